@@ -1,4 +1,4 @@
-//! Makes the tables of public functions from the lists of symbols.
+//! Generates the tables of public functions from the lists of symbols.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -11,7 +11,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let code: String = TABLES.iter().map(|(list, name)| table(list, name)).collect();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    // The preload library's build script reads the lists, too, wherever this package lies.
+    // The preload library's build script reads the lists, too, wherever this package is.
     println!("cargo:lists={}", env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     fs::write(out.join("table.rs"), code).expect("the output directory is writable");
 }

@@ -1,4 +1,4 @@
-//! Axes: where values lie, and which of them are written.
+//! Axes: the positions of values, and their tick labels.
 
 use crate::text;
 
@@ -11,7 +11,7 @@ pub struct Axis {
     pub scale: Scale,
     /// What values are.
     pub unit: Unit,
-    /// From where to where; by default as far as there is data.
+    /// Its range; by default that of the data.
     pub range: Option<(f64, f64)>,
 }
 
@@ -59,7 +59,7 @@ impl Unit {
 }
 
 impl Axis {
-    /// An even axis.
+    /// A linear axis.
     pub fn linear(label: &str, unit: Unit) -> Axis {
         Axis { label: label.to_owned(), scale: Scale::Linear, unit, range: None }
     }
@@ -74,7 +74,7 @@ impl Axis {
         Axis { range: Some((low, high)), ..self }
     }
 
-    /// Where it begins and ends for this data. What a logarithm does not have is left out.
+    /// The range for this data. Values without a logarithm are ignored on a logarithmic axis.
     pub(crate) fn span(&self, values: impl Iterator<Item = f64>) -> (f64, f64) {
         if let Some(range) = self.range {
             return range;
@@ -94,7 +94,7 @@ impl Axis {
         }
     }
 
-    /// Place of a value between 0 and 1 within a span; `None` if it has none.
+    /// Position of a value between 0 and 1 within a span; `None` if it has none.
     pub(crate) fn place(&self, value: f64, (low, high): (f64, f64)) -> Option<f64> {
         let place = match self.scale {
             Scale::Linear => (value - low) / (high - low),
@@ -103,7 +103,7 @@ impl Axis {
         place.is_finite().then_some(place)
     }
 
-    /// Values to write, about `most` of them.
+    /// Values of the tick labels, about `most` of them.
     pub(crate) fn ticks(&self, (low, high): (f64, f64), most: usize) -> Vec<f64> {
         let inside = |v: &f64| *v >= low * (1.0 - 1e-9) - 1e-300 && *v <= high * (1.0 + 1e-9);
         match self.scale {
@@ -119,7 +119,7 @@ impl Axis {
                 if decades.len() >= 3 {
                     return decades;
                 }
-                // Fewer decades: round numbers between them, as many as there is room for.
+                // Fewer decades: round numbers between them, as many as fit.
                 const DIGITS: [&[f64]; 3] = [
                     &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0],
                     &[1.0, 1.5, 2.0, 3.0, 5.0],
@@ -138,7 +138,7 @@ impl Axis {
     }
 }
 
-/// Powers of a base, every first, second, third … so that there are no more than `most`.
+/// Powers of a base, every first, second, third … so that there are at most `most`.
 fn powers(base: f64, low: f64, high: f64, most: usize, inside: impl Fn(&f64) -> bool) -> Vec<f64> {
     let exponent = |v: f64| v.ln() / base.ln();
     let (first, last) = (exponent(low).floor() as i32, exponent(high).ceil() as i32);

@@ -8,8 +8,8 @@ use crate::text::escape;
 
 /// A chart of horizontal bars.
 ///
-/// Bars of one group are compared with each other; groups share one scale. The value stands beside
-/// each bar, so a reader needs no axis.
+/// Bars of one group are compared with each other; groups share one scale. The value is written
+/// beside each bar, so no axis is needed.
 #[derive(Clone, Debug)]
 pub struct BarChart {
     /// What it shows.
@@ -18,8 +18,7 @@ pub struct BarChart {
     pub label: String,
     /// What values are.
     pub unit: Unit,
-    /// How lengths follow from values. A logarithmic scale starts a decade below the smallest
-    /// value.
+    /// How values map to lengths. A logarithmic scale starts a decade below the smallest value.
     pub scale: Scale,
     /// The groups, from the top.
     pub groups: Vec<BarGroup>,
@@ -41,7 +40,7 @@ pub struct BarGroup {
 pub struct Bar {
     /// What it is.
     pub name: String,
-    /// How long it is. A value that is not finite, or that the scale cannot show, has no bar.
+    /// Its length. A value that is not finite, or that the scale cannot show, has no bar.
     pub value: f64,
     /// Which of eight colours.
     pub colour: usize,

@@ -1,4 +1,4 @@
-//! A value by two axes, as colours around one that means nothing.
+//! Values over two axes, as colours around a neutral one.
 
 use std::fmt::Write;
 
@@ -11,9 +11,9 @@ use crate::text::escape;
 pub struct Heatmap {
     /// What it shows.
     pub title: String,
-    /// Across.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Up.
+    /// The vertical axis.
     pub y: Axis,
     /// Centres of the columns.
     pub xs: Vec<f64>,
@@ -23,7 +23,7 @@ pub struct Heatmap {
     pub rows: Vec<Vec<f64>>,
     /// What values far below and far above 1 mean.
     pub sides: (String, String),
-    /// A place that is pointed out: across, and up.
+    /// A highlighted point: x and y.
     pub here: Option<(f64, f64)>,
     /// Where the numbers come from: the command and the date. May be empty.
     pub source: String,
@@ -37,7 +37,7 @@ const TOP: f64 = 48.0;
 const BOTTOM: f64 = 54.0;
 
 impl Heatmap {
-    /// The value furthest from 1, as a factor above it: the ends of the colours.
+    /// The value furthest from 1, as a factor above it: the end points of the colour scale.
     fn reach(&self) -> f64 {
         let each = self.rows.iter().flatten().filter(|v| v.is_finite() && **v > 0.0);
         each.map(|v| v.ln().abs()).fold(0.0, f64::max).exp().clamp(1.5, 8.0)
@@ -59,7 +59,7 @@ impl Heatmap {
         [0, 1, 2].map(|i| (from[i] + (to[i] - from[i]) * t).round() as u8)
     }
 
-    /// As SVG, with each value told when pointed at.
+    /// As SVG, with each value as a tooltip.
     pub fn svg(&self) -> String {
         let height = height_with(&self.source, HEIGHT);
         let mut out = open(WIDTH, height, &self.title);
@@ -119,7 +119,7 @@ impl Heatmap {
         {
             let (x, y) = (LEFT + 0.5 * cell_w + x * inner_w, 0.5 * cell_h + y * inner_h);
             let y = HEIGHT - BOTTOM - y;
-            // Two rings: one of them shows on any colour.
+            // Two rings, of which one is visible on any colour.
             let _ = write!(
                 out,
                 "<g fill=\"none\" stroke-width=\"2\"><title>here</title>\
@@ -139,7 +139,7 @@ impl Heatmap {
 
     fn draw_legend(&self, out: &mut String) {
         const STEPS: i32 = 40;
-        // Room for what the ends mean, above and below.
+        // Space for the meaning of the end points, above and below.
         const ROOM: f64 = 16.0;
         let (x, height) = (WIDTH - RIGHT + 18.0, HEIGHT - TOP - BOTTOM - 2.0 * ROOM);
         let reach = self.reach();

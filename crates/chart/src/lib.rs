@@ -1,9 +1,9 @@
 //! Charts for reports: lines, bars and heatmaps, as SVG and in the terminal, and HTML pages that
 //! carry them.
 //!
-//! Fill in a [`LineChart`], a [`BarChart`] or a [`Heatmap`] and draw it. The SVG stands alone or
-//! inside a page, and follows the reader's light or dark theme. A [`Page`] is one self-contained
-//! file. [`text`] writes numbers as people do, and [`scheme_colour`] gives each reliability scheme
+//! Fill in a [`LineChart`], a [`BarChart`] or a [`Heatmap`] and draw it. The SVG works on its own
+//! or inside a page, and follows the reader's light or dark theme. A [`Page`] is one self-contained
+//! file. [`text`] formats numbers for readers, and [`scheme_colour`] gives each reliability scheme
 //! one colour in every chart.
 //!
 //! ```

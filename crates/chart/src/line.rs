@@ -11,13 +11,13 @@ use crate::text::escape;
 pub struct LineChart {
     /// What it shows.
     pub title: String,
-    /// Across.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Up.
+    /// The vertical axis.
     pub y: Axis,
     /// The lines.
     pub series: Vec<Series>,
-    /// Places on the x axis that are pointed out.
+    /// Highlighted values on the x axis.
     pub marks: Vec<Mark>,
     /// Where the numbers come from: the command and the date. May be empty.
     pub source: String,
@@ -32,11 +32,11 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// How it is drawn.
     pub style: Style,
-    /// Which of eight colours; by default as many lines are before it.
+    /// Which of eight colours; by default its index among the lines.
     pub colour: Option<usize>,
 }
 
-/// How points become a picture.
+/// How points are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// A line.
@@ -47,12 +47,12 @@ pub enum Style {
     Dots,
 }
 
-/// A place on the x axis.
+/// A value on the x axis.
 #[derive(Clone, Debug)]
 pub struct Mark {
     /// Where.
     pub x: f64,
-    /// What is there.
+    /// Its label.
     pub label: String,
 }
 
@@ -69,12 +69,12 @@ impl Series {
         Series { name: name.to_owned(), points, style: Style::Line, colour: None }
     }
 
-    /// Drawn like this.
+    /// The same line in this style.
     pub fn styled(self, style: Style) -> Series {
         Series { style, ..self }
     }
 
-    /// In this one of eight colours.
+    /// The same line in this one of eight colours.
     pub fn coloured(self, colour: usize) -> Series {
         Series { colour: Some(colour % 8), ..self }
     }
@@ -112,8 +112,7 @@ impl LineChart {
         let height = height_with(&self.source, HEIGHT);
         let mut out = open(WIDTH, height, &self.title);
         self.draw_axes(&mut out, x_span, y_span, &x_at, &y_at);
-        // What leaves the range leaves the picture. All charts have the same frame, and so the same
-        // clip.
+        // Clip lines to the range. All charts have the same frame, and so the same clip path.
         let (w, h) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM + 4.0);
         let _ = write!(
             out,
@@ -216,7 +215,7 @@ fn draw_series(out: &mut String, series: &Series, colour: usize, points: &[Optio
     );
 }
 
-/// Names at the lines' ends, moved apart so that none covers another.
+/// Names at the lines' ends, moved apart so that they do not overlap.
 fn draw_names(out: &mut String, mut ends: Vec<(f64, usize, &Series)>) {
     const LINE: f64 = 16.0;
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -227,7 +226,7 @@ fn draw_names(out: &mut String, mut ends: Vec<(f64, usize, &Series)>) {
         places.push(place);
         next = place + LINE;
     }
-    // What ran out at the bottom is pushed back up.
+    // Push names that left the chart at the bottom back up.
     let mut limit = HEIGHT - BOTTOM + 4.0;
     for place in places.iter_mut().rev() {
         *place = place.min(limit);

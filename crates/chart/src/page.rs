@@ -43,7 +43,7 @@ impl Page {
         self.push(&format!("<p>{}</p>", escape(text)))
     }
 
-    /// What the reader came for.
+    /// The main statement of the page.
     pub fn lead(&mut self, text: &str) -> &mut Page {
         self.push(&format!("<p class=\"lead\">{}</p>", escape(text)))
     }
@@ -54,7 +54,7 @@ impl Page {
         self.push(&format!("<ul>{items}</ul>"))
     }
 
-    /// A table, without a head if no column has a name; the row of that index is pointed out.
+    /// A table, without a head if no column has a name; highlights the row of that index.
     pub fn table(
         &mut self,
         head: &[&str],

@@ -1,14 +1,14 @@
-//! What SVG drawings share: their frame, and colours for light and dark.
+//! Common parts of SVG drawings: their frame, and colours for light and dark themes.
 
 use crate::text::escape;
 
-/// Lines that are told apart by most eyes, on light and on dark.
+/// Line colours that most people can tell apart, on light and on dark backgrounds.
 pub(crate) const LIGHT: [&str; 8] =
     ["#6b7280", "#d1495b", "#e08e0b", "#1f6fb4", "#1a9e8c", "#8b5cb3", "#a3a9b3", "#7a5c3e"];
 pub(crate) const DARK: [&str; 8] =
     ["#9aa4b2", "#ff7b8a", "#f5b342", "#5aa9f0", "#3fcfb9", "#c39be6", "#6b7684", "#c9a27e"];
 
-/// The same as terminals have them.
+/// The same as terminal colour codes.
 pub(crate) const TERMINAL: [u8; 8] = [245, 203, 214, 75, 43, 141, 240, 137];
 
 fn variables(palette: [&str; 8]) -> String {
@@ -24,7 +24,7 @@ pub fn css() -> String {
     format!(":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{drawing}")
 }
 
-/// Styles of one drawing. They are the same in each, so many of them on a page do not quarrel.
+/// Styles of one drawing. They are the same in each, so that several on a page do not conflict.
 pub(crate) fn style() -> String {
     format!("<style>{}</style>", drawing_css())
 }
@@ -44,27 +44,27 @@ fn drawing_css() -> String {
     )
 }
 
-/// Room below a drawing for where its numbers come from.
+/// Space below a drawing for its source.
 const SOURCE_ROOM: f64 = 20.0;
 
-/// The height of a drawing with room for its source, if it has one.
+/// The height of a drawing with space for its source, if it has one.
 pub(crate) fn height_with(source: &str, height: f64) -> f64 {
     if source.is_empty() { height } else { height + SOURCE_ROOM }
 }
 
-/// Where the numbers of a drawing come from, at its lower edge; nothing if that is not known.
+/// The source of a drawing's numbers, at its lower edge; nothing if it is unknown.
 pub(crate) fn source(source: &str, height: f64) -> String {
     if source.is_empty() {
         return String::new();
     }
-    // A line of this many characters fills a drawing; a longer one is written smaller.
+    // A line of this many characters fills a drawing; a longer one is set smaller.
     const FULL: usize = 124;
     let size = 11 * FULL / source.chars().count().max(FULL);
     let (y, text) = (height - 12.0, escape(source));
     format!("<text x=\"16\" y=\"{y:.1}\" style=\"font-size:{size}px\">{text}</text>")
 }
 
-/// The opening of a drawing, with its title for those who do not see it.
+/// The start of a drawing, with its title for screen readers.
 pub(crate) fn open(width: f64, height: f64, title: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"bl\" viewBox=\"0 0 {width} {height}\" \

@@ -6,11 +6,11 @@ use crate::heatmap::Heatmap;
 use crate::line::{LineChart, Style};
 use crate::svg::TERMINAL;
 
-/// Dots of a braille character, across and up.
+/// Dots of a braille character, horizontally and vertically.
 const DOTS: (usize, usize) = (2, 4);
 
 impl LineChart {
-    /// As text of about this many columns and lines, in colours if asked for.
+    /// As text of about this many columns and lines, optionally in colours.
     pub fn terminal(&self, columns: usize, lines: usize, colours: bool) -> String {
         let (x_span, y_span) = self.spans();
         let y_ticks = self.y.ticks(y_span, (lines / 4).max(2));
@@ -135,7 +135,7 @@ impl Canvas {
         Canvas { width, height, cells: vec![(0, 0); width * height] }
     }
 
-    /// Dot coordinates of a place between 0 and 1 on each axis.
+    /// Dot coordinates of a position between 0 and 1 on each axis.
     fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let (w, h) = ((self.width * DOTS.0 - 1) as f64, (self.height * DOTS.1 - 1) as f64);
         (x * w, (1.0 - y) * h)

@@ -1,6 +1,6 @@
-//! Numbers as people write them, and text as pages take it.
+//! Formats numbers for readers, and escapes text for pages.
 
-/// Text as SVG and HTML take it.
+/// Text escaped for SVG and HTML.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -15,7 +15,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// `25.7 ms`: three digits that count, and the unit that makes them short.
+/// `25.7 ms`: three significant digits, and the unit that keeps them short.
 pub fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s >= 1.0 => (s, "s"),
@@ -70,7 +70,7 @@ pub fn share(p: f64) -> String {
     if p == 0.0 || p >= 1e-3 { format!("{} %", digits(p * 100.0)) } else { loss(p) }
 }
 
-/// Three digits that count.
+/// Three significant digits.
 pub fn digits(value: f64) -> String {
     let text = match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),

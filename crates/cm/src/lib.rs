@@ -1,14 +1,13 @@
-//! The connection manager (CM) of InfiniBand and RoCE, as librdmacm and the kernel's `rdma_cm`
-//! speak it.
+//! The connection manager (CM) of InfiniBand and RoCE, compatible with librdmacm and the kernel's
+//! `rdma_cm`.
 //!
 //! [`mad`] has the messages: 256-byte management datagrams (MADs) of class 0x07, which travel
 //! between the queue pairs 1 of two ports. [`CmManager`] is the state machine: it connects,
-//! accepts, rejects and disconnects, retransmits, and answers duplicates. `docs/cm.md` says what it
-//! decides and why.
+//! accepts, rejects and disconnects, retransmits, and answers duplicates. `docs/cm.md` explains its
+//! decisions.
 //!
-//! What this crate may not do: read a clock, do IO, start a thread, or draw randomness from
-//! anywhere but its seed. Time is an argument. No bytes of the network make it panic or hold memory
-//! without bound.
+//! This crate never reads a clock, does IO, starts a thread, or draws randomness from anywhere but
+//! its seed. Time is an argument. No network input makes it panic or use unbounded memory.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! Service IDs, and the IP addresses that `rdma_cm` puts in front of the private data.
+//! Service IDs, and the IP addresses that `rdma_cm` puts before the private data.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What somebody listens for.
+/// The ID of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
 impl ServiceId {
-    /// The service of a port in a port space: the IP CM service of the standard's annex A11.
+    /// The service ID of a port in a port space: the IP CM service of the standard's annex A11.
     pub const fn of_port(space: PortSpace, port: u16) -> ServiceId {
         ServiceId((space.0 as u64) << 16 | port as u64)
     }
@@ -23,7 +23,7 @@ impl ServiceId {
     }
 }
 
-/// A space of port numbers, as `rdma_cm` numbers them.
+/// A space of port numbers, in `rdma_cm`'s encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortSpace(pub u16);
 
@@ -34,7 +34,7 @@ impl PortSpace {
     pub const TCP: PortSpace = PortSpace(0x0106);
     /// Unreliable datagrams.
     pub const UDP: PortSpace = PortSpace(0x0111);
-    /// Any service of InfiniBand.
+    /// Any InfiniBand service.
     pub const IB: PortSpace = PortSpace(0x013f);
 }
 
@@ -71,7 +71,7 @@ impl IpAddressing {
         out
     }
 
-    /// From the beginning of private data; `None` if that is something else.
+    /// From the start of private data; `None` if that is something else.
     pub fn decode(bytes: &[u8]) -> Option<IpAddressing> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk()?;
         if bytes[0] != Self::VERSION {

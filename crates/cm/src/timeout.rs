@@ -1,4 +1,4 @@
-//! Times as CM messages write them.
+//! Times in the encoding of CM messages.
 
 /// A time of 4.096 µs · 2^`exponent`, in five bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

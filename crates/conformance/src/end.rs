@@ -1,4 +1,4 @@
-//! What a check may ask of either end.
+//! The operations that checks use on either end.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use bowline_nic::{Access, Completion, Event, Mtu, QpState, QpType, Remote, SendF
 
 use crate::Outcome;
 
-/// Whose NIC an end is: what [`crate::quirks`] go by.
+/// The implementation of an end's NIC: what [`crate::quirks`] depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
     /// Ours.
@@ -54,12 +54,12 @@ impl Region {
     }
 }
 
-/// What a queue pair is made with.
+/// The attributes of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpOptions {
     /// Its transport.
     pub qp_type: QpType,
-    /// What the peer may do through it.
+    /// The peer's access rights through it.
     pub access: Access,
     /// Its Q_Key, if it is a UD one.
     pub qkey: u32,
@@ -90,18 +90,18 @@ pub struct Connection {
     pub rnr_retry: u8,
 }
 
-/// A queue pair that asks and its peers, between whom a group is put.
+/// A requester's queue pair and its peers, with a group between them.
 #[derive(Clone, Debug)]
 pub struct Bridge {
     /// The peers: the group's members.
     pub peers: Vec<BridgePeer>,
     /// Path MTU.
     pub mtu: Mtu,
-    /// First sequence number of the queue pair that asks.
+    /// First sequence number of the requester's queue pair.
     pub sq_psn: u32,
 }
 
-/// A peer of a queue pair that asks.
+/// A peer of the requester's queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct BridgePeer {
     /// Its address.
@@ -112,10 +112,10 @@ pub struct BridgePeer {
     pub region: Region,
 }
 
-/// Address and queue pair that the one that asks connects to, and those that its peers connect to.
+/// Address and queue pair that the requester connects to, and those that its peers connect to.
 #[derive(Clone, Debug)]
 pub struct Bridged {
-    /// For the one that asks.
+    /// For the requester.
     pub requester: (IpAddr, u32),
     /// For each of its peers.
     pub responders: Vec<(IpAddr, u32)>,
@@ -141,7 +141,7 @@ pub struct Send {
     pub op: SendOp,
     /// How.
     pub flags: SendFlags,
-    /// Carry the bytes in the request itself.
+    /// Carry the payload in the request itself.
     pub inline: bool,
     /// With what.
     pub piece: Piece,
@@ -158,20 +158,20 @@ impl Send {
 
 /// One side of a connection: a NIC and the memory of its host.
 ///
-/// Every queue pair has completion queues of its own. Nothing here waits: a [`crate::Lab`] polls
-/// and lets time pass.
+/// Every queue pair has its own completion queues. Nothing here waits: a [`crate::Lab`] polls and
+/// lets time pass.
 pub trait End {
     /// The port's address.
     fn addr(&self) -> IpAddr;
-    /// Whose NIC it is.
+    /// Its NIC's implementation.
     fn maker(&self) -> Maker;
 
-    /// Allocates zero bytes and registers them.
+    /// Allocates zeroed memory and registers it.
     fn register(&mut self, len: usize, access: Access) -> Outcome<Region>;
     /// Registers memory whose key the peer of a queue pair may revoke, and write to until then.
     fn register_revocable(&mut self, qp: QpId, len: usize) -> Outcome<Region>;
-    /// Allocates a memory window of type 2 and begins to bind it, for the peer of a queue pair to
-    /// write. The region must allow it. That it is bound shows in a completion.
+    /// Allocates a memory window of type 2 and starts to bind it, for the peer of a queue pair to
+    /// write. The region must allow it. A completion shows that it is bound.
     fn bind_window(&mut self, qp: QpId, wr_id: u64, piece: Piece) -> Outcome<Remote>;
     /// Frees the window that was bound under a key.
     fn free_window(&mut self, rkey: u32) -> Outcome;
@@ -182,12 +182,12 @@ pub trait End {
     /// Changes memory.
     fn poke(&mut self, region: MrId, offset: usize, bytes: &[u8]) -> Outcome;
 
-    /// Makes a queue pair, in the INIT state, and says its number.
+    /// Makes a queue pair, in the INIT state, and returns its number.
     fn create_qp(&mut self, options: &QpOptions) -> Outcome<(QpId, u32)>;
     /// Removes a queue pair.
     fn destroy_qp(&mut self, qp: QpId) -> Outcome;
-    /// Puts a group between a queue pair and its peers, if this end is one that does: what each of
-    /// them is to connect to instead of the other.
+    /// Puts a group between a queue pair and its peers, if this end supports that: returns what
+    /// each of them is to connect to instead of the other.
     fn bridge(&mut self, qp: QpId, bridge: &Bridge) -> Outcome<Option<Bridged>> {
         let _ = (qp, bridge);
         Ok(None)
@@ -208,12 +208,12 @@ pub trait End {
     }
     /// Posts a send.
     fn post_send(&mut self, qp: QpId, send: &Send) -> Outcome;
-    /// Takes what has completed: sends first, then receives.
+    /// Polls completions: sends first, then receives.
     fn poll(&mut self, qp: QpId) -> Outcome<Vec<Completion>>;
     /// Asks for a notification of the next receive that is solicited or fails.
     fn arm_solicited(&mut self, qp: QpId) -> Outcome;
     /// Whether that notification has come.
     fn notified(&mut self, qp: QpId) -> Outcome<bool>;
-    /// Takes what happened besides.
+    /// Polls asynchronous events.
     fn events(&mut self) -> Outcome<Vec<Event>>;
 }

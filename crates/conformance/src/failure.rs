@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a check, or a step of one, comes to.
+/// The result of a check, or of a step of one.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 /// What was expected, and what happened instead.
@@ -10,7 +10,7 @@ pub type Outcome<T = ()> = Result<T, Failure>;
 pub struct Failure(pub String);
 
 impl Failure {
-    /// Says what went wrong.
+    /// Describes what went wrong.
     pub fn new(what: impl Into<String>) -> Failure {
         Failure(what.into())
     }

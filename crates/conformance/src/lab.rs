@@ -1,4 +1,4 @@
-//! Two ends, the time between them, and what checks do with them over and over.
+//! Two ends, their clock, and the common steps of checks.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,19 +12,19 @@ use crate::{
     QpOptions, Region, Send,
 };
 
-/// The key of every UD queue pair here, unless a check wants another.
+/// The Q_Key of every UD queue pair here, unless a check sets another.
 pub(crate) const QKEY: u32 = 0x1234_5678;
-/// Everything that a peer may do, and a receive.
+/// All access rights that a peer may need, and those for a receive.
 pub(crate) const ALL_RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
-/// No step of a check takes longer, retries after losses included.
+/// Limit for a step of a check, retries after losses included.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
-/// How long an event may take: the thread that hands it on may have to wait for its turn.
+/// How long an event may take: the thread that delivers it may have to wait for a core.
 const EVENT_LIMIT: Duration = Duration::from_secs(2);
 
-/// The time in which the ends live.
+/// The clock of the ends.
 pub trait Clock {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
@@ -51,7 +51,7 @@ impl Side {
     }
 }
 
-/// A queue pair and a region of memory beside it.
+/// A queue pair and its memory region.
 #[derive(Clone, Copy, Debug)]
 pub struct Qp {
     /// Whose.
@@ -64,16 +64,16 @@ pub struct Qp {
     pub region: Region,
 }
 
-/// Two queue pairs for each other.
+/// Two connected queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// Asks.
+    /// Sends requests.
     pub requester: Qp,
-    /// Answers.
+    /// Responds.
     pub responder: Qp,
 }
 
-/// How a check wants its pair.
+/// The attributes of a check's pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) qp_type: QpType,
@@ -130,7 +130,7 @@ impl Lab {
         &mut *self.ends[side as usize]
     }
 
-    /// Whose NIC a queue pair is on.
+    /// The implementation of a queue pair's NIC.
     pub fn maker(&mut self, qp: &Qp) -> Maker {
         self.end(qp.side).maker()
     }
@@ -160,8 +160,8 @@ impl Lab {
         self.connect_to(case, setup, (&requester, &[responder]), &bridged.unwrap_or(direct))
     }
 
-    /// Makes a queue pair that sends and several that receive, with memory, and connects them by a
-    /// group.
+    /// Makes a queue pair that sends and several that receive, with memory, and connects them
+    /// through a group.
     pub(crate) fn group(
         &mut self,
         case: &Case,
@@ -183,7 +183,7 @@ impl Lab {
         (self.end(qp.side).addr(), qp.qpn)
     }
 
-    /// Connects a queue pair that asks and those that answer to what they were told.
+    /// Connects the requester and the responders to the given endpoints.
     fn connect_to(
         &mut self,
         case: &Case,
@@ -213,7 +213,7 @@ impl Lab {
         Ok(())
     }
 
-    /// What queue pairs connect to if there is a group between them.
+    /// The endpoints that queue pairs connect to if there is a group between them.
     fn bridge(
         &mut self,
         case: &Case,
@@ -268,7 +268,7 @@ impl Lab {
         self.end(qp.side).destroy_qp(qp.id)
     }
 
-    /// Removes what a check has made, so that the next one starts from nothing.
+    /// Removes what a check has created, so that the next one starts clean.
     pub(crate) fn clear(&mut self) -> Outcome {
         for (side, qp) in std::mem::take(&mut self.live_qps) {
             self.end(side).destroy_qp(qp)?;
@@ -377,8 +377,8 @@ impl Lab {
         self.clock.pass(time)
     }
 
-    /// Waits until something happens besides completions at a queue pair's end; `false` if it does
-    /// not.
+    /// Waits for an asynchronous event at a queue pair's end; returns `false` if there is none in
+    /// time.
     pub(crate) fn raises(&mut self, qp: &Qp, is_it: impl Fn(&Event) -> bool) -> Outcome<bool> {
         let deadline = self.clock.now() + EVENT_LIMIT;
         loop {

@@ -1,19 +1,19 @@
-//! One body of RoCEv2 conformance checks for every kind of peer.
+//! One set of RoCEv2 conformance checks for every kind of peer.
 //!
-//! A check drives two [`End`]s, requester and responder, through the verbs and looks at what an
-//! application would see: memory, completions, states, events. It knows nothing of what the ends
-//! are, so the same check runs
+//! A check drives two [`End`]s, requester and responder, through the verbs and examines what an
+//! application would see: memory, completions, states, events. It does not know what the ends are,
+//! so the same check runs
 //!
 //! - over two engines in the simulator, on virtual time ([`ends::sim`]),
 //! - over two devices of this process on UDP loopback ([`ends::device`]),
 //! - over a device here and the Linux kernel's rxe in a guest, through a small agent that makes the
 //!   verbs calls there ([`ends::agent`]; `lab/rxe` boots the guest).
 //!
-//! That the same body passes everywhere says that the simulator is honest and that the standard is
-//! read the way the kernel reads it. Where rxe itself departs from the standard, [`quirks`] says
-//! so, and how that was established.
+//! If the same checks pass everywhere, the simulator is faithful and the standard is read as the
+//! kernel reads it. Where rxe itself departs from the standard, [`quirks`] says so, and how that
+//! was established.
 //!
-//! This crate holds no protocol and knows nothing private of the others.
+//! This crate contains no protocol and uses only the public interfaces of the others.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Runs the conformance body between a device here and a NIC behind a verbs agent, or another
-//! device here.
+//! Runs the conformance checks between a local device and a NIC behind a verbs agent, or another
+//! local device.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What makes the groups that are asked for, if any are.
+/// The implementation of the requested groups, if any.
 fn groups(args: &Args) -> Outcome<Option<Groups>> {
     let Some(at) = &args.group else { return Ok(None) };
     if at == "port" {
@@ -108,7 +108,7 @@ fn run(args: &Args) -> Outcome<usize> {
     let groups = groups(args)?;
     let theirs = other_end(args, groups.as_ref())?;
     let maker = theirs.maker();
-    // XP's opcodes are our engine's: a verbs device has none, whoever made it.
+    // Only our engine has XP's opcodes: no verbs device does.
     let is_verbs = |name: &String| VerbsName::is_meant(name);
     let no_xp = is_verbs(&args.local) || args.other.as_ref().is_some_and(is_verbs);
     let mut ours = DeviceEnd::new(device)?;

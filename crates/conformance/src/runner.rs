@@ -1,4 +1,4 @@
-//! Which checks are run on a lab, and what came of each.
+//! Which checks run on a lab, and their results.
 
 use std::fmt;
 
@@ -6,31 +6,31 @@ use bowline_nic::Mtu;
 
 use crate::{Failure, Lab, Maker, Outcome, Side, checks, quirks};
 
-/// One thing that a RoCEv2 NIC must do.
+/// One requirement on a RoCEv2 NIC.
 #[derive(Clone, Copy)]
 pub struct Check {
     /// What it is, in a few words.
     pub name: &'static str,
-    /// Does it.
+    /// The check itself.
     pub run: fn(&mut Lab, &Case) -> Outcome,
     /// Run at every path MTU rather than at one.
     pub every_mtu: bool,
-    /// Holds as well when packets are lost, doubled and overtaken.
+    /// Also holds when packets are lost, duplicated and reordered.
     pub survives_faults: bool,
-    /// Asks for XP, which only our own NICs speak.
+    /// Needs XP, which only our own NICs support.
     pub needs_xp: bool,
-    /// Asks for nothing but what a multicast group carries: SENDs and WRITEs, one way.
+    /// Uses only what a multicast group supports: SENDs and WRITEs, one way.
     pub fits_groups: bool,
-    /// Asks for a group of several members.
+    /// Needs a group of several members.
     pub needs_group: bool,
 }
 
-/// A check, with who asks and how long packets are.
+/// A check, with its requester and path MTU.
 #[derive(Clone, Copy)]
 pub struct Case {
     /// The check.
     pub check: &'static Check,
-    /// The end that asks.
+    /// The requester's end.
     pub requester: Side,
     /// Path MTU.
     pub mtu: Mtu,
@@ -46,16 +46,16 @@ impl fmt::Display for Case {
     }
 }
 
-/// What the link between the ends is like.
+/// The link between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// It loses nothing and keeps the order.
+    /// It loses nothing and preserves the order.
     Clean,
-    /// It may lose, double and reorder packets.
+    /// It may lose, duplicate and reorder packets.
     Faulty,
 }
 
-/// What became of a case.
+/// The result of a case.
 pub struct Row {
     /// The case.
     pub case: Case,
@@ -64,14 +64,14 @@ pub struct Row {
 }
 
 /// All cases for a link to a NIC of this maker: every check that applies, both ways, at the path
-/// MTUs that it asks for.
+/// MTUs that it requires.
 pub fn cases(profile: Profile, peer: Maker) -> Vec<Case> {
     let cases = all_cases(profile, peer).into_iter();
     cases.filter(|case| !case.check.needs_group).collect()
 }
 
-/// The cases that a multicast group carries: those in which a group of one is as good as a
-/// connection, and those that ask for more members.
+/// The cases that a multicast group supports: those in which a group of one is equivalent to a
+/// connection, and those that need more members.
 pub fn group_cases(profile: Profile) -> Vec<Case> {
     let cases = all_cases(profile, Maker::Bowline).into_iter();
     cases.filter(|case| case.check.fits_groups).collect()

@@ -8,17 +8,17 @@ use bowline_sdr::express::{Carrier, CarrierEvent, Fragments, GRANT_LEN};
 
 use crate::{End, Failure, Maker, Outcome, Piece, Qp, Send, quirks};
 
-/// Receives for fragments: as many as there are on a queue pair, refilled when half of them are
-/// used.
+/// Receives for fragments: the depth of the queue pair's receive queue, refilled when half of them
+/// are used.
 const RECEIVES: u32 = 120;
 /// Receives for control messages.
 const CONTROL: usize = 64;
-/// Where control messages are put together, behind those that are received.
+/// Where outgoing control messages are built, after the received ones.
 const OUTGOING: usize = CONTROL * GRANT_LEN;
 /// Requests for fragments outstanding.
 const SENDS: u32 = 100;
 
-/// What a completion is of, in the upper half of its identifier; the lower half says which.
+/// The kind of a completion, in the upper half of its identifier; the lower half is an index.
 const BIND: u64 = 1;
 const REVOKE: u64 = 2;
 const OTHER: u64 = 3;
@@ -27,13 +27,13 @@ fn wr_id(kind: u64, which: u64) -> u64 {
     kind << 32 | which & 0xffff_ffff
 }
 
-/// What one end of a connection keeps.
+/// The state of one end of a connection.
 pub(crate) struct Station {
     uc: Qp,
     rc: Qp,
     mtu: usize,
     maker: Maker,
-    /// Windows that are bound, by the number of their receive.
+    /// Bound windows, by the number of their receive.
     windows: BTreeMap<u64, Remote>,
     events: VecDeque<CarrierEvent>,
     /// Receives for fragments that are used up.
@@ -43,7 +43,7 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    /// Takes two connected queue pairs of one end into service.
+    /// Takes over two connected queue pairs of one end.
     pub(crate) fn new(end: &mut dyn End, uc: Qp, rc: Qp, mtu: usize) -> Outcome<Station> {
         end.post_empty_recvs(uc.id, wr_id(OTHER, 0), RECEIVES)?;
         for slot in 0..CONTROL {
@@ -55,7 +55,7 @@ impl Station {
         Ok(Station { uc, rc, mtu, maker, windows, events, used: 0, sending: 0, failure: None })
     }
 
-    /// What a receive's memory is to the peer, while it is open.
+    /// The peer's view of a receive's memory, while it is open.
     pub(crate) fn granted(&self, number: u64) -> Option<Remote> {
         self.windows.get(&number).copied()
     }
@@ -65,7 +65,7 @@ impl Station {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Frees what is still open, so that its memory can be deregistered.
+    /// Frees the open windows, so that their memory can be deregistered.
     pub(crate) fn close(self, end: &mut dyn End) -> Outcome {
         self.windows.values().try_for_each(|window| end.free_window(window.rkey))
     }
@@ -91,7 +91,7 @@ impl OnEnd<'_> {
         }
     }
 
-    /// Takes what has completed on both queue pairs.
+    /// Polls both queue pairs for completions.
     fn look(&mut self) -> Outcome {
         let (uc, rc) = (self.station.uc.id, self.station.rc.id);
         let mut revoked = Vec::new();
@@ -100,7 +100,7 @@ impl OnEnd<'_> {
                 self.completed(&wc, qp == rc, &mut revoked)?;
             }
         }
-        // Whatever was placed before a key was revoked has completed by now.
+        // Everything placed before a key was revoked has completed by now.
         while !revoked.is_empty() {
             let found = self.end.poll(uc)?;
             for wc in &found {
@@ -210,7 +210,7 @@ impl Carrier for OnEnd<'_> {
         let rc = self.station.rc;
         let piece = rc.region.piece(OUTGOING, GRANT_LEN);
         let told = self.end.poke(rc.region.id, OUTGOING, message).and_then(|()| {
-            // Inline, so that the place can be used again at once.
+            // Inline, so that the buffer can be reused at once.
             let send = Send { inline: true, ..Send::new(wr_id(OTHER, 0), SendOp::Send, piece) };
             self.end.post_send(rc.id, &send)
         });

@@ -1,4 +1,4 @@
-//! The body over two devices of this process, on UDP sockets and through shared memory.
+//! The checks over two devices of this process, on UDP sockets and through shared memory.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,7 +11,7 @@ use bowline_conformance::ends::groups::Groups;
 use bowline_conformance::ends::keys::Keys;
 use bowline_conformance::{Case, End, Lab, Maker, Profile, cases, group_cases, run_case};
 
-/// An address of loopback that nobody else is likely to use at the moment.
+/// A loopback address that is unlikely to be in use.
 fn random_addr() -> IpAddr {
     let [a, b, c, ..] = RandomState::new().hash_one(0).to_le_bytes();
     IpAddr::V4(Ipv4Addr::new(127, a.max(1), b, c.clamp(1, 254)))
@@ -21,7 +21,7 @@ fn passes(profile: Profile, lanes: &str, link: Option<&str>) {
     judge(lab(lanes, link, "udp", |_, end| end).0, &cases(profile, Maker::Bowline));
 }
 
-/// What a group carries passes through a group of one, as between two queue pairs, and reaches all
+/// What a group supports passes through a group of one, as between two queue pairs, and reaches all
 /// members of a larger one.
 fn passes_in_groups(profile: Profile, link: Option<&str>, groups: &Groups) {
     let grouped = |_, end: DeviceEnd| end.with_groups(groups.clone());

@@ -1,4 +1,4 @@
-//! The body over two engines in the simulator.
+//! The checks over two engines in the simulator.
 
 use bowline_conformance::ends::sim::{lab, sealed_lab};
 use bowline_conformance::{Lab, Maker, Profile, cases, run_case};

@@ -1,16 +1,17 @@
 //! Everything of Bowline that touches the kernel: sockets, clocks, threads and files.
 //!
-//! * [`Port`] sends and receives batches of RoCEv2 packets. [`UdpPort`] is one on a UDP socket with
+//! * [`Port`] sends and receives batches of RoCEv2 packets. [`UdpPort`] uses a UDP socket with
 //!   segmentation offload both ways, alone on an address or sharing it with other processes;
-//!   [`ShmPort`] adds shared memory between processes of a host; [`XdpPort`] is one past the
-//!   kernel's network stack, for real NICs; [`Via`] chooses among them. [`MemoryPort`] is one in
-//!   memory. [`Impair`], [`PcapTap`] and [`FaultPort`] wrap any port and are one.
+//!   [`ShmPort`] adds shared memory between processes of a host; [`XdpPort`] bypasses the kernel's
+//!   network stack, for real NICs; [`Via`] chooses among them. [`MemoryPort`] works in memory.
+//!   [`Impair`], [`PcapTap`] and [`FaultPort`] are middleware: each wraps any port and is itself a
+//!   port.
 //! * [`Lane`] is one port, one engine shard and the thread that keeps both going when the
 //!   application does not.
 //!
 //! The crate knows no protocol beyond what steering and checksums need: which bytes of a packet are
-//! the destination QPN, and which the ICRC. It uses `unsafe` in `sys` and in the UDP port's
-//! message rings only.
+//! the destination QPN, and which the ICRC. `unsafe` is limited to `sys` and the UDP port's message
+//! rings.
 
 #![deny(unsafe_code)]
 

@@ -11,9 +11,9 @@ use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
 use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use crate::sys::EventFd;
 
-/// Frames handed out in one `recv`, to the end of a datagram.
+/// Frames delivered in one `recv`, rounded up to whole datagrams.
 const MAX_FRAMES_PER_RECV: usize = 64;
-/// Buffers that an inbox keeps for datagrams to come.
+/// Spare buffers that an inbox keeps for later datagrams.
 const MAX_SPARE: usize = 64;
 const TTL: u8 = 64;
 
@@ -24,8 +24,7 @@ pub struct MemoryHub {
     inboxes: Arc<Mutex<Inboxes>>,
 }
 
-/// Where a port is: its address, its UDP port, and the QPN prefix that it takes frames for, if not
-/// for all.
+/// A port's address, its UDP port, and the QPN prefix that it receives frames for, if not all.
 type Place = (IpAddr, u16, Option<u8>);
 type Inboxes = HashMap<Place, Arc<Inbox>>;
 
@@ -35,11 +34,12 @@ struct Inbox {
     dropped: AtomicU64,
     /// The port is gone.
     closed: AtomicBool,
-    /// The port fails whatever is asked of it.
+    /// Every call on the port fails.
     broken: AtomicBool,
-    /// The owner is about to sleep: a system call for every datagram would cost more than the rest.
+    /// The owner is about to sleep and wants a wake-up; one for every datagram would cost more than
+    /// the rest.
     sleeps: AtomicBool,
-    /// Readable while there is something that a sleeper has not heard of.
+    /// Readable while there are datagrams that a sleeper has not been told of.
     ready: EventFd,
 }
 
@@ -47,7 +47,7 @@ struct Inbox {
 struct Queue {
     datagrams: VecDeque<Datagram>,
     frames: usize,
-    /// Buffers of datagrams that have been taken, to be used again.
+    /// Buffers of consumed datagrams, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
@@ -64,14 +64,14 @@ impl Datagram {
     }
 }
 
-/// A port of a [`MemoryHub`]. It never blocks: a full receiver drops, and counts what it drops.
+/// A port of a [`MemoryHub`]. It never blocks: a full receiver drops frames and counts them.
 pub struct MemoryPort {
     hub: MemoryHub,
     place: Place,
     inbox: Arc<Inbox>,
-    /// Where it sent last, and will most likely send next.
+    /// The last destination, most likely also the next.
     route: Option<(Place, Arc<Inbox>)>,
-    /// Being handed out.
+    /// Datagrams being delivered.
     taken: Vec<Datagram>,
     caps: PortCaps,
     counters: PortCounters,
@@ -93,7 +93,7 @@ impl MemoryHub {
         self.open((addr, udp_port, None), capacity)
     }
 
-    /// A port for an engine whose QPNs have this prefix; other ports may have the address, too.
+    /// A port for an engine whose QPNs have this prefix; other ports may share the address.
     pub fn port_for(
         &self,
         addr: IpAddr,
@@ -105,7 +105,7 @@ impl MemoryHub {
     }
 
     /// Makes the ports of an address fail for good from now on, all of them or the one with a
-    /// prefix: to see what becomes of what stands on them.
+    /// prefix: to test what happens to their users.
     pub fn break_ports(&self, addr: IpAddr, prefix: Option<u8>) {
         for ((_, _, of), inbox) in self.lock().iter().filter(|((at, ..), _)| *at == addr) {
             if prefix.is_none() || *of == prefix {
@@ -155,7 +155,7 @@ impl Inbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a datagram, or as much of it as there is room for.
+    /// Takes a datagram, or as much of it as fits.
     fn put(&self, meta: FrameMeta, bytes: &[u8], frame_len: usize) {
         let mut queue = self.lock();
         let frames = bytes.len().div_ceil(frame_len.max(1));
@@ -177,7 +177,7 @@ impl Inbox {
         }
     }
 
-    /// Moves some datagrams to `to`, whose own buffers are used again.
+    /// Moves some datagrams to `to`, and reuses its old buffers.
     fn take(&self, to: &mut Vec<Datagram>) {
         let mut queue = self.lock();
         for datagram in to.drain(..) {
@@ -199,7 +199,7 @@ impl Inbox {
     fn arm(&self) {
         self.ready.take();
         self.sleeps.store(true, Ordering::SeqCst);
-        // What came before nobody would tell of.
+        // Earlier datagrams raised no wake-up.
         if !self.lock().datagrams.is_empty() {
             self.ready.raise();
         }

@@ -1,4 +1,4 @@
-//! What the tests of several modules need.
+//! Helpers for the tests of several modules.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
@@ -10,7 +10,7 @@ use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn, icrc_of};
 use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use crate::sys::EventFd;
 
-/// A loopback address that no other test uses: by process, and by call within it.
+/// A loopback address that no other test uses, unique per process and call.
 pub(crate) fn fresh_addr() -> IpAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let call = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -20,7 +20,7 @@ pub(crate) fn fresh_addr() -> IpAddr {
     Ipv4Addr::from(0x7f40_0000 | host << 1 | 1).into()
 }
 
-/// A UC WRITE_ONLY header without RETH is no legal packet, but all that a port looks at.
+/// A UC WRITE_ONLY header without RETH is not a legal packet, but a port reads no more of it.
 pub(crate) fn header(qpn: u32, psn: u32, payload_len: usize) -> HeaderBuf {
     let mut bth = Bth::new(Opcode(0x07), Qpn::new(qpn), Psn::new(psn));
     bth.pad = pad_of(payload_len);

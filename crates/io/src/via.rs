@@ -1,4 +1,4 @@
-//! What carries a NIC's packets, by the user's choice.
+//! What carries a NIC's packets, as the user chooses.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,23 +9,23 @@ use crate::shm::ShmPort;
 use crate::udp::{UdpConfig, UdpPort};
 use crate::xdp::{XdpConfig, XdpOptions, XdpPort};
 
-/// What carries a NIC's packets; written as `udp`, `shm`, `auto` or `xdp`, the latter perhaps with
-/// [`XdpOptions`] behind a colon.
+/// What carries a NIC's packets; written as `udp`, `shm`, `auto` or `xdp`, the last optionally
+/// followed by a colon and [`XdpOptions`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Via {
     /// A UDP socket: anywhere, without privileges.
     #[default]
     Udp,
-    /// Shared memory to processes of the same user on this host that have it too, UDP to all
-    /// others. An error if there can be none.
+    /// Shared memory to processes of the same user on this host that use it too, UDP to all others.
+    /// An error if shared memory is unavailable.
     Shm,
-    /// As [`Via::Shm`], or else as [`Via::Udp`].
+    /// As [`Via::Shm`] if possible, else as [`Via::Udp`].
     Auto,
-    /// An AF_XDP socket: past the kernel's network stack, on a NIC of this host, as root.
+    /// An AF_XDP socket: bypasses the kernel's network stack, on a NIC of this host, as root.
     Xdp(XdpOptions),
 }
 
-/// Text that is no [`Via`].
+/// Text that is not a valid [`Via`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} does not say what carries packets: write udp, shm, auto, xdp, or xdp:mode=copy,queue=0 (modes: auto, copy, zerocopy)"
@@ -33,9 +33,9 @@ pub enum Via {
 pub struct ParseViaError(pub(crate) String);
 
 impl Via {
-    /// Opens the port of a NIC, under the power of [`Faults`](crate::Faults); and the prefix that
-    /// every QPN of its engine must have. What only sockets know is left out where there is none:
-    /// an AF_XDP port is alone on its address.
+    /// Opens the port of a NIC, controlled by [`Faults`](crate::Faults); also returns the prefix
+    /// that every QPN of its engine must have. Settings that apply to sockets only are ignored
+    /// without one: an AF_XDP port is alone on its address.
     pub fn open(&self, udp: &UdpConfig) -> Result<(Box<dyn Port>, u8), PortError> {
         match self {
             Via::Udp => {

@@ -1,9 +1,9 @@
-//! A 64-bit word that threads or processes share: the standard library's, or a model checker's in
-//! its place.
+//! A 64-bit word that threads or processes share: the standard library's, or a model checker's
+//! instead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the protocols between threads need of a word.
+/// The operations that the protocols between threads need.
 pub(crate) trait Word {
     fn new(value: u64) -> Self;
     fn load(&self, order: Ordering) -> u64;
@@ -11,7 +11,7 @@ pub(crate) trait Word {
     fn swap(&self, value: u64, order: Ordering) -> u64;
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
     fn fetch_sub(&self, value: u64, order: Ordering) -> u64;
-    /// Orders everything before it against everything behind it.
+    /// Orders everything before it against everything after it.
     fn full_fence();
 }
 

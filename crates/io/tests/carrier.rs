@@ -1,4 +1,4 @@
-//! A link that really goes down: a pair of virtual interfaces in a network namespace of its own.
+//! A link that really goes down: a pair of virtual interfaces in their own network namespace.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A port where the usual place for processes to meet cannot be used: it opens, alone on its
-//! address, and says why.
+//! A port where the default registry directory cannot be used: it opens, alone on its address, and
+//! reports why.
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -40,7 +40,7 @@ fn a_port_opens_without_a_place_to_meet() {
     assert!(said.len() == 1 && said[0].contains("not-there"), "{said:?}");
     drop(port);
 
-    // Somebody else may write to it, as to one that another user has made.
+    // Others may write to it, as to a directory that another user has created.
     let squatted = base.join("bowline");
     std::fs::create_dir(&squatted).expect("the directory is ours");
     std::fs::set_permissions(&squatted, std::fs::Permissions::from_mode(0o777)).expect("ours");
@@ -50,7 +50,7 @@ fn a_port_opens_without_a_place_to_meet() {
     let said = notices();
     assert!(said.len() == 1 && said[0].contains("not private"), "{said:?}");
 
-    // Whoever comes second hears what keeps it from sharing the address.
+    // The second port's error says why it cannot share the address.
     let second = open(addr).map(drop);
     assert!(matches!(second, Err(PortError::Registry(RegistryError::NotPrivate { .. }))));
     drop(port);

@@ -2,7 +2,8 @@
 //! are killed.
 //!
 //! The processes are this test binary again, told by an environment variable to be a member. A
-//! member says its prefix, then answers every line on its standard input with what it has received.
+//! member prints its prefix, then answers every line on its standard input with what it has
+//! received.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -83,7 +84,7 @@ impl Member {
         member
     }
 
-    /// The numbers of the next line that the member says; the test harness says others.
+    /// The numbers on the member's next line; skips lines of the test harness.
     fn numbers(&mut self) -> Vec<u64> {
         loop {
             let mut line = String::new();
@@ -103,7 +104,7 @@ impl Member {
         (numbers[0], numbers[1], numbers[2])
     }
 
-    /// Waits until it has received `own` frames of its own, and says what else it has.
+    /// Waits until it has received `own` frames of its own, and returns its counts.
     fn received_all(&mut self, own: u64) -> (u64, u64, u64) {
         let start = Instant::now();
         loop {
@@ -161,10 +162,10 @@ fn processes_share_an_address_and_survive_each_other() {
         assert_eq!(member.received_all(50), (50, 0, 0), "prefix {}", member.prefix);
     }
 
-    // One in the middle and the first: two moves, in an order that nobody sees.
+    // One in the middle and the first: two moves, in an unobservable order.
     members.remove(4).kill();
     members.remove(0).kill();
-    // What comes now meets wrong steering; it is handed on, and has it put right.
+    // Frames now meet wrong steering: they are forwarded, and the steering is repaired.
     let killed = Instant::now();
     let mut misrouted = 0;
     loop {
@@ -186,12 +187,12 @@ fn processes_share_an_address_and_survive_each_other() {
     }
     assert_eq!(files(&dir.0), 8, "a table, the counts of room, and a socket each of six processes");
 
-    // A newcomer gets along with the survivors.
+    // A new member works with the survivors.
     members.push(Member::start(addr, &dir.0));
     send(&peer, addr, members[6].prefix, 50);
     assert_eq!(members[6].received_all(50), (50, 0, 0));
 
-    // Half of them leave in order, the others do not.
+    // Half of them leave in an orderly way, the others do not.
     for (i, member) in members.into_iter().enumerate() {
         if i % 2 == 0 { member.end() } else { member.kill() }
     }

@@ -1,8 +1,8 @@
 //! Shared memory between real processes, one of which is killed at any instruction.
 //!
 //! The other process is this test binary again, told by an environment variable to be a writer. It
-//! says its address, learns its reader's from a line on its standard input, and sends as fast as it
-//! can.
+//! prints its address, learns its reader's from a line on its standard input, and sends as fast as
+//! it can.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
@@ -139,7 +139,7 @@ fn a_writer_that_is_killed_leaves_whole_packets_and_nothing_else() {
         }
         child.kill().expect("our own child");
         child.wait().expect("our own child");
-        // What it had published still comes, and then nothing more.
+        // What it had published still arrives, and then nothing more.
         let mut idle = Instant::now();
         while idle.elapsed() < Duration::from_millis(20) {
             if port.recv(now(), &mut take).expect("the port works") > 0 {
@@ -153,8 +153,8 @@ fn a_writer_that_is_killed_leaves_whole_packets_and_nothing_else() {
     assert_eq!(port.counters().shm_refused, 0);
     drop(port);
     assert_eq!(traces(here), 0);
-    // What stays is the registry's own of the killed writers' address, which its next user clears
-    // away.
+    // Only the registry's own files of the killed writers' address remain; the next user of the
+    // address removes them.
     let left = std::fs::read_dir(dir.0.join("bowline")).expect("it was used");
     assert!(
         left.flatten()

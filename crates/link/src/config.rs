@@ -1,4 +1,4 @@
-//! What a cable is: rate, delay, queue, marking.
+//! Properties of a cable: rate, delay, queue, marking.
 
 use crate::prob::Prob;
 
@@ -9,8 +9,8 @@ pub struct LinkConfig {
     pub rate_bps: Option<u64>,
     /// Propagation delay.
     pub delay_ns: u64,
-    /// Bytes that wait for transmission; what comes on top is dropped. Without a rate nothing
-    /// waits.
+    /// Capacity of the transmit queue; packets that do not fit are dropped. Without a rate nothing
+    /// is queued.
     pub queue_bytes: u64,
     /// Congestion marking, if there is any.
     pub ecn: Option<Ecn>,
@@ -36,15 +36,15 @@ impl LinkConfig {
     }
 }
 
-/// When a queue marks packets that can be marked, by its length at their arrival: RED's ramp, as
-/// DCQCN's switches have it.
+/// When a queue marks ECN-capable packets, by its length at their arrival: RED's ramp, as in
+/// DCQCN's switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ecn {
     /// Up to here, never.
     pub kmin_bytes: u64,
     /// From here on, always.
     pub kmax_bytes: u64,
-    /// Just below `kmax_bytes`; in between the probability grows linearly.
+    /// Probability just below `kmax_bytes`; in between it grows linearly.
     pub pmax: Prob,
 }
 

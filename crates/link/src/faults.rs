@@ -1,4 +1,4 @@
-//! What a link does to packets besides carrying them.
+//! Faults of a link.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -9,29 +9,29 @@ use crate::prob::Prob;
 /// Faults of a link. The default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Which packets vanish.
+    /// Which packets are lost.
     pub loss: Loss,
-    /// Uniform variation of the delay, both ways. It keeps the order.
+    /// Uniform variation of the delay, both ways. It preserves the order.
     pub jitter_ns: u64,
-    /// A packet is held back and overtaken by later ones.
+    /// A packet is delayed and overtaken by later ones.
     pub reorder: Prob,
-    /// The longest time that a packet is held back, or that a copy comes after its original.
-    /// Bounded, because 24-bit sequence numbers tell old packets from new ones only within half a
-    /// turn of the circle.
+    /// The longest time that a packet is delayed, or that a copy arrives after its original.
+    /// Bounded, because 24-bit sequence numbers distinguish old packets from new ones only within
+    /// half the circle.
     pub reorder_ns: u64,
     /// A packet arrives twice.
     pub duplicate: Prob,
-    /// A packet arrives with other bytes than were sent.
+    /// A packet arrives with changed bytes.
     pub corrupt: Prob,
-    /// Which bytes those are.
+    /// How the bytes change.
     pub corruption: Corruption,
 }
 
 /// How a corrupted packet differs from what was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Corruption {
-    /// One flipped bit. An ICRC check that solves for the IP identification always finds one, but
-    /// may miss two.
+    /// One flipped bit. An ICRC check that solves for the IP identification always detects one
+    /// flip, but may miss two.
     #[default]
     OneBit,
     /// Any number of bits, or a packet cut short. Only for receivers that know the IP
@@ -40,10 +40,10 @@ pub enum Corruption {
 }
 
 /// Bytes at the start of a packet that half of all bit flips hit: headers are a small part of a
-/// packet and most of its meaning.
+/// packet but carry most of its meaning.
 const HEADER_BYTES: usize = 28;
 
-/// What is to be done to a packet that arrives corrupted.
+/// How to corrupt a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     pub(crate) how: Corruption,

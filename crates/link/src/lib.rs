@@ -1,12 +1,12 @@
 //! The model of a link: loss, rate, delay, queue, ECN marking, and their text form.
 //!
-//! [`Link`] is one direction of a cable. It says of each packet whether and when it arrives
+//! [`Link`] is one direction of a cable. It decides for each packet whether and when it arrives
 //! ([`Fate`]), and never holds the packet itself. [`LinkProfile`] is the text form, as in
 //! `rate=1Gbps,delay=20ms,loss=0.1%,queue=1bdp`. The impairment middleware of `io`, `bowline wan`
 //! and the simulator all run this model, so that a profile means the same everywhere.
 //!
-//! What this crate may not do: read a clock, do IO, start a thread, or draw randomness from
-//! anywhere but a seed. Time is an argument.
+//! This crate never reads a clock, does IO, starts a thread, or draws randomness from anywhere but
+//! a seed. Time is an argument.
 
 #![forbid(unsafe_code)]
 

@@ -11,15 +11,15 @@ use crate::stats::LinkStats;
 use crate::time::Time;
 use crate::transmitter::{Departure, Transmitter};
 
-/// Streams of a seed from here on decide about marking.
+/// Streams of a seed from here on are for marking.
 const MARKING_STREAMS: u64 = 1 << 63;
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Dropped at once: the queue is full.
     QueueFull,
-    /// Lost on the way.
+    /// Lost in transit.
     Lost,
     /// It arrives.
     Arrives(Arrival),
@@ -30,7 +30,7 @@ pub enum Fate {
 pub struct Arrival {
     /// When.
     pub at: Time,
-    /// When a copy of it does, if there is one.
+    /// Arrival of a duplicate, if there is one.
     pub copy_at: Option<Time>,
     /// With these bytes changed.
     pub damage: Option<Damage>,
@@ -43,26 +43,25 @@ pub struct Arrival {
 
 /// One direction of a cable: a queue with tail drop and ECN marking, a rate, a delay, and faults.
 ///
-/// Packets are given by their length alone ([`admit`](Link::admit)), and time is an argument that
-/// does not go backwards. What faults do to the n-th packet that is transmitted depends on the
-/// seed, the stream and n, and on nothing else: not on time, nor on the packets that the queue had
-/// no room for.
+/// A packet is represented by its length alone ([`admit`](Link::admit)), and time is an argument
+/// that does not go backwards. The faults of the n-th transmitted packet depend only on the seed,
+/// the stream and n: not on time, nor on packets that the full queue dropped.
 #[derive(Clone, Debug)]
 pub struct Link {
     transmitter: Transmitter,
     /// When the last packet that was not reordered arrives.
     last_arrival: Time,
     stats: LinkStats,
-    /// Faults there are, or the link is down: only then does a packet's way lead by them.
+    /// There are faults, or the link is down: only then does a packet take the slow path.
     is_faulty: bool,
     is_up: bool,
     config: LinkConfig,
     faulty: Box<Faulty>,
-    /// Marking depends on time by way of the queue, and so has draws of its own.
+    /// Marking depends on time through the queue, so it has its own draws.
     mark_rng: Option<Box<ChaCha8Rng>>,
 }
 
-/// What only links with faults look at.
+/// State that only links with faults use.
 #[derive(Clone, Debug)]
 struct Faulty {
     faults: Faults,
@@ -99,20 +98,20 @@ impl Link {
         link
     }
 
-    /// What it is.
+    /// Its configuration.
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// What it is from `now` on. Packets that it has taken arrive when it said they would; those
-    /// that come now wait for them at the new rate. Marking that was not there before has no draws,
-    /// and is left out.
+    /// Changes its configuration from `now` on. Packets already admitted arrive when it said they
+    /// would; new ones wait for them at the new rate. Marking that was not configured before has no
+    /// draws, and is left out.
     pub fn set_config(&mut self, now: Time, config: LinkConfig) {
         self.transmitter.change(now, &config);
         self.config = config;
     }
 
-    /// Its faults from now on.
+    /// Sets its faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.faulty.faults = faults;
         self.is_faulty = !self.is_up || faults != Faults::default();
@@ -124,12 +123,12 @@ impl Link {
         self.set_faults(self.faulty.faults);
     }
 
-    /// What it has done.
+    /// Its statistics.
     pub fn stats(&self) -> LinkStats {
         LinkStats { queue_peak_bytes: self.transmitter.peak_bytes(), ..self.stats }
     }
 
-    /// When all that it took will have left.
+    /// When everything admitted will have left.
     pub fn free_at(&self) -> Time {
         self.transmitter.free_at()
     }
@@ -139,8 +138,8 @@ impl Link {
         self.transmitter.queued_bytes(now)
     }
 
-    /// Takes a packet of `len` bytes, all headers that count included, at `now`. Only a packet that
-    /// can be marked (`is_ecn_capable`) is.
+    /// Admits a packet of `len` bytes, all headers that count included, at `now`. It is marked only
+    /// if it can be (`is_ecn_capable`).
     #[inline(always)]
     pub fn admit(&mut self, now: Time, len: usize, is_ecn_capable: bool) -> Fate {
         let departure = self.transmitter.departure(now, len);
@@ -152,8 +151,8 @@ impl Link {
         self.carry(now, len, departure, is_marked)
     }
 
-    /// Takes a packet however full the queue is, from one that keeps a queue of its own. Marking
-    /// sees the `backlog_bytes` that are there, besides what this link keeps waiting.
+    /// Admits a packet however full the queue is, for callers that keep their own queue. Marking
+    /// takes the caller's `backlog_bytes` into account besides this link's own queue.
     pub fn transmit(
         &mut self,
         now: Time,
@@ -168,7 +167,7 @@ impl Link {
 
     #[inline(always)]
     fn carry(&mut self, now: Time, len: usize, departure: Departure, is_marked: bool) -> Fate {
-        // A lost packet takes its time like any other.
+        // A lost packet takes transmission time like any other.
         let left_at = self.transmitter.take(now, departure);
         self.stats.carried += 1;
         self.stats.carried_bytes += len as u64;

@@ -1,4 +1,4 @@
-//! Which packets vanish.
+//! Loss models.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use rand::Rng;
 use crate::prob::Prob;
 use crate::units;
 
-/// Which packets vanish.
+/// Which packets are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Loss {
     /// None.
@@ -38,7 +38,7 @@ impl GilbertElliott {
     /// Bursts of `mean_burst` packets, all lost, that make up `rate` of all packets.
     pub fn bursts(rate: f64, mean_burst: f64) -> GilbertElliott {
         let bad_to_good = 1.0 / mean_burst;
-        // In balance as many packets enter the bad state as leave it.
+        // In equilibrium as many packets enter the bad state as leave it.
         let good_to_bad = bad_to_good * rate / (1.0 - rate);
         GilbertElliott {
             good_to_bad: Prob::new(good_to_bad),
@@ -52,15 +52,15 @@ impl GilbertElliott {
 /// Bursts of a fixed number of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bursts {
-    /// A burst begins with a packet, if none is on.
+    /// Probability per packet that a burst begins, while there is none.
     pub begin: Prob,
-    /// Packets that it lasts.
+    /// Length of a burst in packets.
     pub packets: u32,
     /// Loss during a burst.
     pub loss: Prob,
 }
 
-/// Decides about loss, packet by packet.
+/// The state of a loss model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LossState {
     is_bad: bool,

@@ -20,7 +20,7 @@ impl Prob {
 
     /// A probability between 0 and 1. A value outside becomes the nearer of the two, and a NaN 0.
     pub fn new(p: f64) -> Prob {
-        // Not `clamp`, which passes a NaN on.
+        // Not `clamp`, which returns a NaN unchanged.
         Prob(if p > 0.0 { p.min(1.0) } else { 0.0 })
     }
 
@@ -31,8 +31,8 @@ impl Prob {
 
     /// Whether an event of this probability happens.
     ///
-    /// Integers are compared, which gives the same answer on every machine. A draw is made only if
-    /// the outcome is open, so that a seed's course stays the same when an option is left out.
+    /// Compares integers, which gives the same answer on every machine. Draws only if the outcome
+    /// is open, so that leaving out an option does not shift a seed's other draws.
     #[inline]
     pub fn happens(self, rng: &mut impl Rng) -> bool {
         self.0 > 0.0 && (self.0 >= 1.0 || rng.next_u64() < (self.0 * TWO_TO_64) as u64)

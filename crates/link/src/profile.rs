@@ -1,4 +1,4 @@
-//! What a link does to packets, as text.
+//! The text form of a link's properties.
 
 use core::fmt;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use crate::loss::{self, Loss};
 use crate::prob::Prob;
 use crate::units;
 
-/// How long packets are held back at most if a profile says `reorder` and no `hold`.
+/// Longest delay of reordered packets if a profile says `reorder` but not `hold`.
 const DEFAULT_HOLD_NS: u64 = 400_000;
 
-/// What a link does to packets in one direction.
+/// The properties of one direction of a link.
 ///
 /// As text: `rate=1Gbps,delay=10ms,queue=8MiB,loss=0.1%,jitter=1ms,reorder=1%,duplicate=1%,`
 /// `corrupt=0.01%,ecn=red(100KiB,400KiB,20%),seed=7`, each part optional.
@@ -24,14 +24,14 @@ const DEFAULT_HOLD_NS: u64 = 400_000;
 ///   ([`GilbertElliott`](crate::GilbertElliott)); `loss=bursts(begin,packets)` or
 ///   `bursts(begin,packets,loss)` those of one length ([`Bursts`](crate::Bursts)).
 /// - `ecn=red(kmin,kmax,pmax)` marks as [`Ecn`] says.
-/// - `hold=300us` is the longest time that a reordered packet is held back; 400us if left out.
+/// - `hold=300us` is the longest time that a reordered packet is delayed; the default is 400us.
 ///
-/// Corruption is always of one bit: text has no way to say [`Corruption`](crate::Corruption).
+/// Corruption always flips one bit: the text form cannot express [`Corruption`](crate::Corruption).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkProfile {
     /// Rate, delay, queue, marking.
     pub config: LinkConfig,
-    /// Loss and everything else that goes wrong.
+    /// Loss and all other faults.
     pub faults: Faults,
     /// Seed of everything random.
     pub seed: u64,
@@ -109,7 +109,7 @@ impl LinkProfile {
         Ok(())
     }
 
-    /// So many times what is in flight when the link is full.
+    /// This many times the bandwidth-delay product.
     fn bdp_times(&self, times: &str) -> Result<u64, String> {
         let times: f64 = times.parse().unwrap_or(f64::NAN);
         let rate = self.config.rate_bps.ok_or("a queue in BDPs takes a rate")?;
@@ -151,8 +151,7 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 impl fmt::Display for LinkProfile {
-    /// Exactly: probabilities are fractions, times nanoseconds, sizes bytes. What is as in a
-    /// perfect link is left out.
+    /// Exact: probabilities are fractions, times nanoseconds, sizes bytes. Defaults are omitted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (config, faults) = (&self.config, &self.faults);
         let mut parts = Vec::new();
@@ -175,7 +174,7 @@ impl fmt::Display for LinkProfile {
         for (key, value) in probabilities.into_iter().filter(|(_, value)| *value != Prob::NEVER) {
             parts.push(format!("{key}={value}"));
         }
-        // Left out, it would be read as the default wherever packets are reordered.
+        // If it were omitted, it would be read as the default wherever packets are reordered.
         if faults.reorder_ns != 0 || faults.reorder != Prob::NEVER {
             parts.push(format!("hold={}ns", faults.reorder_ns));
         }

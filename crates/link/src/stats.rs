@@ -1,6 +1,6 @@
-//! What a link has done.
+//! Statistics of a link.
 
-/// What a link has done.
+/// Statistics of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
     /// Packets transmitted, copies not counted.
@@ -13,13 +13,13 @@ pub struct LinkStats {
     pub lost: u64,
     /// Delivered twice.
     pub duplicated: u64,
-    /// Held back.
+    /// Delayed, and overtaken by others.
     pub reordered: u64,
     /// Changed on the way.
     pub corrupted: u64,
     /// Marked: congestion experienced.
     pub marked: u64,
-    /// Most bytes that ever waited.
+    /// Most bytes ever queued.
     pub queue_peak_bytes: u64,
 }
 

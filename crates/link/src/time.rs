@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point in time, in nanoseconds since an epoch chosen by whoever drives the engine.
+/// A point in time, in nanoseconds since an epoch chosen by the driver of the engine.
 ///
 /// Engines never read a clock: time is an argument, and it must not go backwards between calls.
 /// The same code therefore runs on the monotonic clock and on the simulator's virtual one.

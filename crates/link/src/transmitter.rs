@@ -6,15 +6,16 @@ use crate::time::Time;
 /// Nanoseconds times bits per second in a byte.
 const NS_BPS_PER_BYTE: u64 = 8_000_000_000;
 
-/// Sends packets one after the other. The queue is the time until it is free: no packet is kept.
+/// Sends packets one after the other. The queue is the time until it is free: no packet is stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Transmitter {
     rate_bps: Option<u64>,
     /// How long a full queue takes to drain.
     limit_ns: u64,
-    /// When all that was taken has been sent, rounded down.
+    /// When everything admitted has been sent, rounded down.
     free_at: Time,
-    /// What `free_at` leaves out, in nanoseconds times the rate: rounding must not change the rate.
+    /// The fraction that `free_at` drops, in nanoseconds times the rate: rounding must not change
+    /// the rate.
     remainder: u64,
     /// The longest time that anything waited.
     peak_ns: u64,
@@ -38,8 +39,7 @@ impl Transmitter {
         }
     }
 
-    /// From now on it has another rate and queue. What waits keeps waiting, and takes the new
-    /// rate's time.
+    /// Changes the rate and the queue. Queued packets stay queued, and leave at the new rate.
     pub(crate) fn change(&mut self, now: Time, config: &LinkConfig) {
         let waiting = self.queued_bytes(now);
         let peak_ns = self.peak_ns;
@@ -62,7 +62,7 @@ impl Transmitter {
         Departure { at: free_at.plus_nanos(work / rate), remainder: work % rate }
     }
 
-    /// Whether the queue has no room for such a packet.
+    /// Whether such a packet does not fit the queue.
     #[inline]
     pub(crate) fn is_full(&self, now: Time, departure: &Departure) -> bool {
         self.rate_bps.is_some() && departure.at.nanos_since(now) > self.limit_ns
@@ -76,7 +76,7 @@ impl Transmitter {
         self.free_at
     }
 
-    /// Bytes that wait at `now`: as many as leave until all have left.
+    /// Bytes queued at `now`: as many as are sent until the queue is empty.
     pub(crate) fn queued_bytes(&self, now: Time) -> u64 {
         self.bytes_in(self.free_at.nanos_since(now))
     }
@@ -91,7 +91,7 @@ impl Transmitter {
     }
 }
 
-/// How long a full queue takes to drain, rounded down so that no more is ever in it.
+/// How long a full queue takes to drain, rounded down so that the queue never exceeds its limit.
 fn limit_ns(config: &LinkConfig) -> u64 {
     let work = u128::from(config.queue_bytes) * u128::from(NS_BPS_PER_BYTE);
     config

@@ -1,4 +1,4 @@
-//! Numbers with units, as people write them.
+//! Numbers with units, as users write them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Packets that come in, and answers that a switch makes.
+//! Received packets, and the responses that a switch makes.
 
 use bowline_wire::{
     Aeth, Bth, CNP_RESERVED_LEN, FlowKey, ICRC_LEN, Opcode, PacketView, Psn, Qpn, Syndrome,
@@ -12,7 +12,7 @@ use crate::counters::Counters;
 pub struct Arrival<'a> {
     /// Addresses and ports.
     pub flow: FlowKey,
-    /// IPv4 identification; `None` if the driver does not see it. Without meaning on IPv6.
+    /// IPv4 identification; `None` if the driver does not see it. Meaningless for IPv6.
     pub ip_id: Option<u16>,
     /// BTH to ICRC.
     pub bytes: &'a [u8],
@@ -36,10 +36,10 @@ impl Arrival<'_> {
     }
 }
 
-/// BTH, reserved bytes of a CNP, ICRC: the longest answer, of a switch or of a member.
+/// BTH, reserved bytes of a CNP, ICRC: the longest response, of a switch or of a member.
 pub const MAX_ANSWER_LEN: usize = Bth::LEN + CNP_RESERVED_LEN + ICRC_LEN;
 
-/// A packet for the sender, with IPv4 identification 0.
+/// A response to the sender, with IPv4 identification 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Addresses and ports.

@@ -1,8 +1,8 @@
-//! What a switch has done.
+//! Counters of a switch.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $field:ident,)*) => {
-        /// What a switch has done, over all groups.
+        /// Counters of a switch, over all groups.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $field: u64,)*
@@ -27,13 +27,13 @@ counters! {
     data_in,
     /// Copies of them.
     copies_out,
-    /// Copies that were not made because the members behind a branch have the packet.
+    /// Copies not made, because the members behind a branch have the packet already.
     filtered,
     /// Acknowledgements of members.
     acks_in,
     /// Acknowledgements for senders.
     acks_out,
-    /// Acknowledgements among them that answer a retransmission of what all have.
+    /// Acknowledgements among them that answer a retransmission of what all members have.
     acks_repeated,
     /// Sequence NAKs of members.
     naks_in,
@@ -55,7 +55,7 @@ counters! {
     evicted,
     /// Groups that failed.
     failed,
-    /// ICRCs that an identification nobody saw explains.
+    /// ICRCs that match some IPv4 identification, where the actual one is unknown.
     icrc_solved,
     /// Dropped: not a packet.
     drop_malformed,
@@ -63,7 +63,7 @@ counters! {
     drop_icrc,
     /// Dropped: a member ID from an address that is not the member's.
     drop_source,
-    /// Dropped: not what a group carries.
+    /// Dropped: an operation that groups do not support.
     drop_opcode,
     /// Dropped: acknowledges what was never sent.
     drop_ahead,
@@ -71,10 +71,10 @@ counters! {
     drop_stale,
     /// Dropped: from a member that was evicted.
     drop_evicted,
-    /// Dropped: a WRITE to memory that the group does not know, where nobody can be told.
+    /// Dropped: a WRITE outside the group's memory, where nobody can be told.
     drop_region,
-    /// Dropped: data that a refused request precedes, or of a group that failed.
+    /// Dropped: data after a refused request, or of a failed group.
     drop_refused,
-    /// Dropped: answers that the driver did not fetch.
+    /// Dropped: responses that the driver did not fetch.
     drop_answers,
 }

@@ -1,15 +1,15 @@
 //! Reliable multicast over RC (`docs/multicast.md`).
 //!
-//! A sender has one ordinary RC queue pair. [`Switch`]es copy its packets to the members of a
-//! group, rewrite what differs between members, and merge the members' answers. A completion at the
-//! sender means that all members have the message. The ends do not know about the group.
+//! A sender has one ordinary RC queue pair. [`Switch`]es replicate its packets to the members of a
+//! group, rewrite what differs between members, and merge the members' responses. A completion at
+//! the sender means that all members have the message. The endpoints do not know about the group.
 //!
-//! [`Switch`] is the data plane, [`plan`] the part of the control plane that says which switch
-//! copies. [`Merge`] is the rule that merges acknowledgements: [`Minimum`], or [`Paper`] as in
+//! [`Switch`] is the data plane, [`plan`] the part of the control plane that decides which switch
+//! replicates. [`Merge`] is the rule that merges acknowledgements: [`Minimum`], or [`Paper`] as in
 //! MC-RDMA.
 //!
-//! No clock, socket, thread or randomness; no `unsafe`. No packet creates state, and none can make
-//! the engine panic.
+//! No clock, socket, thread or randomness; no `unsafe`. No packet allocates state, and none can
+//! make the engine panic.
 
 #![forbid(unsafe_code)]
 

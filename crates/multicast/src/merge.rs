@@ -1,17 +1,17 @@
-//! How the acknowledgements of members become one.
+//! How the members' acknowledgements are merged into one.
 
 use core::fmt;
 
 use bowline_wire::Psn;
 
 /// Packets that a sender may have outstanding: more than any window, and few of the circle's 2^24,
-/// so that a stranger who knows no PSN is rarely taken for somebody who does.
+/// so that a forger who does not know the PSN rarely guesses an acceptable one.
 pub(crate) const MAX_AHEAD: i32 = 1 << 14;
 
 /// What a root knows about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Last PSN that it has acknowledged; `None` if it has not spoken since the switch started.
+    /// Last PSN that it has acknowledged; `None` if it has not responded since the switch started.
     pub acked: Option<Psn>,
     /// Whether it is still a member.
     pub is_live: bool,
@@ -26,8 +26,8 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// A view: what the sender was told last, and how many members must have a packet before it is
-    /// told.
+    /// A view, with the last PSN reported to the sender and the number of members that must have a
+    /// packet before it is reported.
     pub(crate) fn new(records: &'a [Record], told: Option<Psn>, need: usize) -> Self {
         Records { records, told, need }
     }
@@ -37,7 +37,7 @@ impl<'a> Records<'a> {
         self.records.get(member).and_then(|record| record.acked)
     }
 
-    /// Last PSN that the sender was told is acknowledged.
+    /// Last PSN acknowledged to the sender.
     pub fn told(&self) -> Option<Psn> {
         self.told
     }
@@ -48,18 +48,18 @@ impl<'a> Records<'a> {
     }
 
     /// The last PSN that all members have acknowledged, or as many as the group's policy asks for.
-    /// `None` if too few have spoken, or if what they say cannot all be true.
+    /// `None` if too few have responded, or if their responses contradict each other.
     pub fn reached(&self) -> Option<Psn> {
-        // The highest record that enough others have reached too. Groups are small: no sorting, no
-        // memory.
+        // The highest record that enough others have reached too. Groups are small: neither sorting
+        // nor memory is needed.
         let has = |psn: Psn| self.acked().filter(|other| !other.before(psn)).count() >= self.need;
         let reached = self.acked().filter(|psn| has(*psn));
         let reached = reached.reduce(|a, b| if b.after(a) { b } else { a });
         reached.filter(|_| self.is_plausible())
     }
 
-    /// Whether what members say can all be true: records are never further apart than a sender can
-    /// be ahead.
+    /// Whether the members' responses are consistent: records are never further apart than a sender
+    /// can be ahead.
     pub(crate) fn is_plausible(&self) -> bool {
         let mut acked = self.acked();
         let Some(first) = acked.next() else { return true };
@@ -71,29 +71,28 @@ impl<'a> Records<'a> {
     }
 }
 
-/// A rule of merging. [`Minimum`] is the one to use; [`Paper`] is there to compare.
+/// A merge rule. Use [`Minimum`]; [`Paper`] is for comparison.
 ///
-/// A rule is asked about packets whose source, ICRC and PSN were checked.
+/// A rule sees only packets whose source, ICRC and PSN were checked.
 pub trait Merge: fmt::Debug + Send + Sync {
     /// A member's record after it has acknowledged up to `acked`, by an acknowledgement or a NAK.
     fn record(&self, old: Option<Psn>, acked: Psn, is_nak: bool) -> Option<Psn>;
 
-    /// What the sender is told when a member's acknowledgement has come, if anything.
+    /// What to acknowledge to the sender after a member's acknowledgement, if anything.
     fn acknowledge(&self, records: &Records<'_>, from: usize) -> Option<Psn>;
 
-    /// Where the sender is to go back to when a member's NAK for `nak` has come, if it can be said.
-    /// It acknowledges everything before.
+    /// Where the sender is to go back to after a member's NAK for `nak`, if that is known. Going
+    /// back to a PSN acknowledges everything before it.
     fn go_back(&self, records: &Records<'_>, from: usize, nak: Psn) -> Option<Psn>;
 
-    /// Whether the root spares members and the sender what they need not hear: retransmissions of
-    /// what a member has, NAKs for what the sender is about to send again, and RNR NAKs while other
-    /// members lack more.
+    /// Whether the root suppresses redundant packets: retransmissions to a member that has them,
+    /// NAKs for what the sender is about to retransmit, and RNR NAKs while other members lack more.
     fn is_sparing(&self) -> bool {
         true
     }
 }
 
-/// The sender is told the minimum of all records whenever it rises.
+/// Acknowledges the minimum of all records to the sender whenever it rises.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Minimum;
 

@@ -1,4 +1,4 @@
-//! What a copy has to say instead, and what that does to its ICRC.
+//! The changes that turn a packet into a copy, and their effect on its ICRC.
 
 use core::net::IpAddr;
 
@@ -6,18 +6,18 @@ use bowline_wire::{Bth, FlowKey, ICRC_LEN, PacketView, Qpn, Reth, icrc_replace};
 
 use crate::table::Branch;
 
-/// Where the destination QPN is.
+/// Offset of the destination QPN.
 const QPN_AT: usize = 5;
 const QPN_LEN: usize = 3;
 /// Addresses, ports, length and checksum of UDP, and the BTH up to the QPN: the bytes of a rewrite
-/// that has a constant effect, for IPv6. IPv4 needs fewer.
+/// whose effect on the ICRC is constant, for IPv6. IPv4 needs fewer.
 const SPAN_LEN: usize = 32 + 8 + QPN_AT + QPN_LEN;
 /// Address and key of a RETH; the length stays.
 const PLACE_LEN: usize = 12;
-/// Lengths of packets for which a branch remembers what the rewrite does to the ICRC.
+/// Packet lengths for which a branch caches the effect on the ICRC.
 const KNOWN_LENGTHS: usize = 4;
 
-/// What turns a packet into the copy for one branch.
+/// The changes that turn a packet into the copy for one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edit {
     /// Addresses and ports of the copy.
@@ -29,16 +29,16 @@ pub struct Edit {
 }
 
 impl Edit {
-    /// The top byte of the copy's destination QPN, if that is not the packet's.
+    /// The top byte of the copy's destination QPN, if it differs from the packet's.
     pub fn prefix(&self) -> Option<u8> {
         self.qpn.map(Qpn::prefix)
     }
 
-    /// What turns the copy back into the packet, which came with `flow`, for group `id`.
+    /// The changes that turn the copy back into the packet, which came with `flow`, for group `id`.
     pub(crate) fn inverse(&self, flow: FlowKey, id: Qpn, old: Option<&OldPlace>) -> Edit {
         let before = old.map(|old| (old.at, place_bytes(old.reth.va, old.reth.rkey)));
         let place = self.place.and(before);
-        // The sum is linear: the same difference leads back.
+        // The CRC is linear: the same difference leads back.
         Edit { flow, qpn: self.qpn.map(|_| id), place, icrc: self.icrc }
     }
 
@@ -60,7 +60,7 @@ impl Edit {
     }
 }
 
-/// A RETH that is to be rewritten.
+/// A RETH to be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OldPlace {
     /// Its region in the group's table.
@@ -68,7 +68,7 @@ pub(crate) struct OldPlace {
     /// Where the RETH begins in the packet.
     pub(crate) at: usize,
     pub(crate) reth: Reth,
-    /// First address of the region, as the sender names it.
+    /// First address of the region, as the sender addresses it.
     pub(crate) base: u64,
 }
 
@@ -79,14 +79,14 @@ impl OldPlace {
     }
 }
 
-/// A branch, and what it remembers.
+/// A branch and its cache.
 #[derive(Debug)]
 pub(crate) struct Rewriter {
     branch: Branch,
-    /// Whose packets `known` is about.
+    /// The flow that `known` applies to.
     from: Option<FlowKey>,
-    /// Lengths of packets and what the rewrite of addresses and QPN does to their ICRCs; 0 is no
-    /// length.
+    /// Packet lengths and the effect of rewriting addresses and QPN on their ICRCs; 0 marks an
+    /// empty entry.
     known: [(usize, u32); KNOWN_LENGTHS],
     /// Which entry to replace next.
     oldest: usize,
@@ -130,7 +130,7 @@ impl Rewriter {
         Edit { flow, qpn, place, icrc }
     }
 
-    /// What the change of addresses, port and QPN does to the ICRC of a packet of this length.
+    /// The effect of the change of addresses, port and QPN on the ICRC of a packet of this length.
     fn constant(&mut self, from: &FlowKey, to: &FlowKey, qpns: (Qpn, Qpn), len: usize) -> u32 {
         if self.from.as_ref() != Some(from) {
             self.from = Some(*from);
@@ -160,8 +160,8 @@ fn header_delta(from: &FlowKey, to: &FlowKey, (old, new): (Qpn, Qpn), len: usize
     icrc_replace(0, &before[..used], &after[..used], behind)
 }
 
-/// Source address to QPN, as the ICRC covers them, with zeros for what no rewrite changes; and how
-/// long that is.
+/// Source address to QPN, as the ICRC covers them, with zeros for what no rewrite changes; and the
+/// length of that.
 fn span(flow: &FlowKey, qpn: Qpn) -> ([u8; SPAN_LEN], usize) {
     let mut bytes = [0; SPAN_LEN];
     let mut at = 0;
@@ -228,11 +228,11 @@ mod tests {
                 leaf: is_leaf.then_some(leaf),
             });
             let base = va.wrapping_sub(24);
-            // Lengths come again, as those of trains do, so that both ways are taken.
+            // Lengths recur, as in bursts, so that both the cached and the computed path are taken.
             for len in lens.iter().chain(&lens) {
                 let reth = Reth { va, rkey: rkeys[0], len: *len as u32 };
                 let mut bytes = data_packet(&from, opcode, id, Psn::new(9), *len, reth);
-                // Damage on the way must stay visible.
+                // Corruption in transit must stay detectable.
                 if damage {
                     bytes[9] ^= 4;
                 }

@@ -1,4 +1,4 @@
-//! What a switch is told about a group.
+//! A switch's configuration for a group.
 
 use core::net::IpAddr;
 
@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::merge::{Merge, Minimum, Paper};
 
-/// Prefix of the QPNs that group IDs and member IDs are taken from. No device uses it, so that a
-/// group never meets the unicast traffic of a real queue pair.
+/// Prefix of the QPNs used as group IDs and member IDs. No device uses it, so that a group never
+/// collides with a real queue pair's unicast traffic.
 pub const GROUP_PREFIX: u8 = 0xfe;
 
 /// Most members of a group, and most branches of a switch.
@@ -17,7 +17,7 @@ pub const MAX_MEMBERS: usize = 64;
 /// Most memory regions of a group.
 pub const MAX_REGIONS: usize = 1024;
 
-/// Notification point interval of DCQCN: a receiver sends no more CNPs than this either.
+/// Notification point interval of DCQCN: a receiver also limits its CNPs to one per this time.
 const CNP_INTERVAL_NS: u64 = 50_000;
 
 /// Which packets belong to a group: those from this address to this QPN.
@@ -25,34 +25,34 @@ const CNP_INTERVAL_NS: u64 = 50_000;
 pub struct GroupKey {
     /// The sender's address.
     pub sender: IpAddr,
-    /// The group ID, which the sender's QP has as its peer's QPN.
+    /// The group ID, which is the peer QPN of the sender's QP.
     pub id: Qpn,
 }
 
-/// Everything that one switch does for a group.
+/// Everything that one switch needs for a group.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Whose packets.
+    /// Which packets belong to the group.
     pub key: GroupKey,
-    /// Version. A table replaces one with a lower epoch, and no other.
+    /// Version. A table replaces only one with a lower epoch.
     pub epoch: u64,
     /// Where copies go.
     pub branches: Vec<Branch>,
-    /// Memory that the sender may write, as it names it.
+    /// Memory that the sender may write, as the sender addresses it.
     pub regions: Vec<Region>,
-    /// What the first switch on the sender's way does besides. If no switch has one, nobody merges,
-    /// and the group is one of UC queue pairs.
+    /// The additional role of the first switch on the sender's path. If no switch has one, nothing
+    /// is merged, and the group is one of UC queue pairs.
     pub root: Option<RootConfig>,
 }
 
 /// One copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// Where it goes: to a member, or to any of the members that a switch further on copies it to.
+    /// Its destination: a member, or any of the members that a later switch copies it to.
     pub dst: IpAddr,
-    /// Whom it comes from, if not from the sender: a switch with an address of its own.
+    /// Its source, if that is not the sender: a switch with its own address.
     pub src: Option<Origin>,
-    /// What a single member needs. Without it the group ID stays, for the next switch.
+    /// The rewrite for a single member. Without it the group ID stays, for the next switch.
     pub leaf: Option<Leaf>,
 }
 
@@ -65,7 +65,7 @@ pub struct Origin {
     pub port: u16,
 }
 
-/// What packets for a single member must say.
+/// The fields of packets for a single member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// The member's QPN.
@@ -74,7 +74,7 @@ pub struct Leaf {
     pub places: Vec<Place>,
 }
 
-/// Memory that the sender may write, as it names it.
+/// Memory that the sender may write, as the sender addresses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// First address.
@@ -102,33 +102,33 @@ pub struct Place {
     pub rkey: u32,
 }
 
-/// What the root of a group needs to merge answers.
+/// What the root of a group needs to merge responses.
 #[derive(Clone, Debug)]
 pub struct RootConfig {
     /// The sender's real QPN.
     pub sender_qpn: Qpn,
     /// The sender's UDP port.
     pub sender_port: u16,
-    /// Whom the sender believes to talk to: answers come from there.
+    /// The sender's supposed peer: the source of responses to it.
     pub peer: Origin,
-    /// Where members send their answers: the sender's address, or that of a switch that has one.
+    /// Where members send their responses: the sender's address, or that of a switch with its own.
     pub answers_to: IpAddr,
     /// The members.
     pub members: Vec<MemberConfig>,
     /// The sender's first PSN. `None` if packets may have been sent before this switch knew of the
-    /// group: then nothing is acknowledged until all members have spoken.
+    /// group: then nothing is acknowledged until all members have responded.
     pub first_psn: Option<Psn>,
     /// Largest payload of a packet in bytes: the least path MTU of all members.
     pub mtu: u32,
-    /// How acknowledgements become one.
+    /// The merge rule for acknowledgements.
     pub merge: &'static dyn Merge,
-    /// What happens to members that fail or fall behind.
+    /// How members that fail or fall behind are treated.
     pub policy: Policy,
-    /// Least time between two CNPs for the sender; 0 passes all.
+    /// Minimum interval between CNPs to the sender; 0 passes all.
     pub cnp_interval_ns: u64,
     /// The root is in the sender's own port: member IDs are QPNs of the sender's device, which
-    /// keeps them free. Devices of several processes on one address are told apart by the prefix of
-    /// their QPNs, so that answers must carry it.
+    /// reserves them. Devices of several processes on one address are told apart by the prefix of
+    /// their QPNs, so responses must carry it.
     pub in_port: bool,
 }
 
@@ -159,28 +159,28 @@ impl RootConfig {
 /// A member, as the root knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberConfig {
-    /// Where its answers come from.
+    /// The source address of its responses.
     pub addr: IpAddr,
-    /// The member ID, which its QP has as its peer's QPN.
+    /// The member ID, which is the peer QPN of its QP.
     pub id: Qpn,
     /// Which of the table's branches leads to it.
     pub branch: usize,
 }
 
-/// What happens to members that fail or fall behind.
+/// How members that fail or fall behind are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The group fails with its first member.
     Fail,
-    /// Members that refuse, or that others are ahead of for too long, leave.
+    /// Members that refuse, or that stay behind others for too long, are evicted.
     Evict {
-        /// How long a member may make no progress while others are ahead. To be several times the
-        /// sender's timeout, which repairs losses.
+        /// How long a member may make no progress while others are ahead. Should be several times
+        /// the sender's timeout, which repairs losses.
         after_ns: u64,
         /// With fewer members the group fails.
         least: usize,
     },
-    /// A request is acknowledged when `k` members have it; those that cannot catch up leave.
+    /// A request is acknowledged when `k` members have it; those that cannot catch up are evicted.
     Quorum {
         /// How many.
         k: usize,
@@ -208,7 +208,7 @@ impl Policy {
     }
 }
 
-/// Why a table is not taken.
+/// Why a table is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidTable {
     /// The epoch is not higher.
@@ -228,7 +228,7 @@ pub enum InvalidTable {
     /// Too many regions, or a leaf does not place each of them.
     #[error("{0} regions: a group has up to {MAX_REGIONS}, and each leaf places all of them")]
     Regions(usize),
-    /// An ID from the range of real QPNs, or one that is in use.
+    /// An ID in the range of real QPNs, or one that is in use.
     #[error("ID {0}: take an unused one with prefix {GROUP_PREFIX:#04x}, e.g. 0xfe0001")]
     Id(Qpn),
     /// A member's branch does not exist.
@@ -240,13 +240,13 @@ pub enum InvalidTable {
     /// The policy needs more members than there are.
     #[error("the policy needs {0} members")]
     Policy(usize),
-    /// Somebody joins while packets are outstanding.
+    /// A member joins while packets are outstanding.
     #[error("packets are outstanding: a member joins when everything sent is acknowledged")]
     NotDrained,
 }
 
 impl Table {
-    /// What can be judged without knowing the switch.
+    /// Checks that do not depend on the switch.
     pub(crate) fn check(&self) -> Result<(), InvalidTable> {
         let is_id = |id: Qpn| id.prefix() == GROUP_PREFIX;
         if !is_id(self.key.id) {

@@ -113,13 +113,13 @@ pub(crate) fn table(epoch: u64, members: &[usize], config: RootConfig) -> Table 
     }
 }
 
-/// A root that begins with a PSN, or that knows nothing.
+/// A root that starts at a PSN, or that knows nothing.
 pub(crate) fn root(first_psn: Option<u32>) -> RootConfig {
     let peer = Origin { addr: member_addr(0), port: ROCE_UDP_PORT };
     RootConfig { mtu: 256, ..RootConfig::new(SENDER_QPN, peer, SENDER, first_psn.map(Psn::new)) }
 }
 
-/// What the sender is told.
+/// What is reported to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Ack(u32),
@@ -143,7 +143,7 @@ impl Rig {
         Rig { switch, now: Time::ZERO }
     }
 
-    /// A frame of the sender's; the QPNs that copies go to, and each copy.
+    /// Handles a frame of the sender; returns the QPNs that copies go to, and each copy.
     pub(crate) fn frame(&mut self, bytes: &[u8]) -> Vec<(Qpn, Vec<u8>)> {
         let from = flow(SENDER, member_addr(0));
         let arrival = Arrival { flow: from, ip_id: Some(0), bytes };
@@ -160,7 +160,7 @@ impl Rig {
         replicas.branches().map(copy).collect()
     }
 
-    /// A request of the sender's; the members that get it.
+    /// Handles a request of the sender; returns the members that get it.
     pub(crate) fn request(&mut self, opcode: Opcode, psn: u32, reth: Reth) -> Vec<usize> {
         let from = flow(SENDER, member_addr(0));
         let bytes = data_packet(&from, opcode, GROUP.id, Psn::new(psn), 64, reth);
@@ -168,7 +168,7 @@ impl Rig {
         copies.iter().map(|(qpn, _)| (qpn.get() - member_qpn(0).get()) as usize).collect()
     }
 
-    /// A SEND of the sender's; the members that get it.
+    /// Handles a SEND of the sender; returns the members that get it.
     pub(crate) fn send(&mut self, psn: u32) -> Vec<usize> {
         let nowhere = Reth { va: 0, rkey: 0, len: 0 };
         self.request(Opcode::RC_SEND_ONLY, psn, nowhere)
@@ -182,7 +182,7 @@ impl Rig {
         self.told()
     }
 
-    /// An answer of a member's; what the sender is told.
+    /// Handles a response of a member; returns what is reported to the sender.
     pub(crate) fn answer(&mut self, member: usize, psn: u32, syndrome: Syndrome) -> Vec<Told> {
         let from = flow(member_addr(member), SENDER);
         let bytes = ack_packet(&from, member_id(member), Psn::new(psn), syndrome, 0);
@@ -206,7 +206,7 @@ impl Rig {
         self.hear_member(member, &bytes)
     }
 
-    /// What the sender was told since this was last asked.
+    /// What was reported to the sender since the last call.
     pub(crate) fn told(&mut self) -> Vec<Told> {
         let mut told = Vec::new();
         while let Some(answer) = self.switch.poll_transmit() {

@@ -11,20 +11,20 @@ use crate::words::WORDS;
 /// Words of a code.
 const COUNT: usize = 3;
 
-/// A one-time code of 24 bits. That is enough because SPAKE2 gives a stranger one guess for each
+/// A one-time code of 24 bits. That is enough because SPAKE2 gives an attacker one guess per
 /// connection, and a receiver voids a code with the first connection that tries it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code(Zeroizing<[u8; COUNT]>);
 
 impl Code {
-    /// A new one.
+    /// Generates a code.
     pub fn generate() -> Result<Code, PeerError> {
         let mut bytes = [0; COUNT];
         getrandom::fill(&mut bytes).map_err(|_| PeerError::Random)?;
         Ok(Code(Zeroizing::new(bytes)))
     }
 
-    /// What SPAKE2 takes as the password.
+    /// The password for SPAKE2.
     pub(crate) fn password(&self) -> &[u8] {
         &*self.0
     }
@@ -46,7 +46,7 @@ impl fmt::Debug for Code {
 impl FromStr for Code {
     type Err = PeerError;
 
-    /// Takes the words in any case, with hyphens, spaces or dots between them.
+    /// Accepts the words in any case, with hyphens, spaces or dots between them.
     fn from_str(text: &str) -> Result<Code, PeerError> {
         let wrong = || PeerError::NotACode {
             text: text.chars().take(80).collect(),

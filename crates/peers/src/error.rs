@@ -1,12 +1,12 @@
-//! What goes wrong between peers that do not know each other.
+//! Errors between peers that do not know each other.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::PublicKey;
 
-/// Why the end that accepted a connection ended it. It travels as one byte, so that nothing which
-/// an unauthenticated peer writes is ever shown.
+/// Why the accepting end closed a connection. It is sent as one byte, so that no text from an
+/// unauthenticated peer is ever displayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
@@ -14,11 +14,11 @@ pub enum Refusal {
     WrongCode = 1,
     /// No code is open at that end.
     NoCode = 2,
-    /// The connection was not authenticated, and that end wants it to be.
+    /// The connection was not authenticated, and that end requires it.
     Unauthenticated = 3,
     /// That end does not know this end's key.
     UnknownKey = 4,
-    /// That end speaks without authentication only.
+    /// That end works only without authentication.
     NoKeys = 5,
 }
 
@@ -57,19 +57,19 @@ impl std::fmt::Display for Refusal {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// A handshake message that is not what is due, or was made with another key.
+    /// A handshake message that is not the expected one, or was made with another key.
     #[error("the peer could not be authenticated: its {what} is not valid")]
     Invalid {
         /// Which message.
         what: &'static str,
     },
-    /// A message under the session's keys that does not open: changed on the way, or replayed.
+    /// A message under the session's keys that fails to decrypt: modified in transit, or replayed.
     #[error("a message was changed on the way: somebody interferes with this connection")]
     Changed,
     /// The code is not the peer's.
     #[error("the code is not the one that the other end shows; it is void now: ask for a new one")]
     WrongCode,
-    /// A code that cannot be one.
+    /// An invalid code.
     #[error("{text:?} is no code: write its three words, e.g. {example}")]
     NotACode {
         /// What was given.
@@ -77,13 +77,13 @@ pub enum PeerError {
         /// What one looks like.
         example: String,
     },
-    /// A key that cannot be one.
+    /// An invalid key.
     #[error("{text:?} is no key: write it as `bowline key show` prints it, e.g. bowline1:wXk…")]
     NotAKey {
         /// What was given.
         text: String,
     },
-    /// Nothing is known about the host.
+    /// The host is not known yet.
     #[error(
         "{host} is not known yet; its key has the fingerprint {fingerprint}: compare it with what \
          `bowline key show` prints there, then run `bowline key trust --host {host} {key}`, or use \
@@ -92,9 +92,9 @@ pub enum PeerError {
     UnknownHost {
         /// As the user named it.
         host: String,
-        /// The key that it has shown.
+        /// The key that it presented.
         key: PublicKey,
-        /// And what people compare.
+        /// The fingerprint for the user to compare.
         fingerprint: String,
     },
     /// The host has another key than before.
@@ -108,10 +108,10 @@ pub enum PeerError {
         host: String,
         /// Fingerprint of the key that is known.
         before: String,
-        /// Fingerprint of the key that it has shown.
+        /// Fingerprint of the key that it presented.
         now: String,
     },
-    /// A line of a trust file.
+    /// A bad line in a trust file.
     #[error("{path}, line {line}: {why}", path = path.display())]
     Line {
         /// The file.
@@ -142,7 +142,7 @@ pub enum PeerError {
         /// The file.
         path: PathBuf,
     },
-    /// Nowhere to keep keys.
+    /// There is no directory for keys.
     #[error("neither XDG_CONFIG_HOME nor HOME is set: set one, so that keys have a place")]
     NoHome,
     /// A file could not be read or written.

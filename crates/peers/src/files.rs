@@ -5,7 +5,7 @@
 //! - `authorized_keys`: lines of `KEY NAME`, for peers that may connect.
 //!
 //! Empty lines and those that begin with `#` are kept. A file is replaced as a whole, under a lock,
-//! so that no reader sees half of one.
+//! so that no reader sees a partial file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -35,14 +35,14 @@ pub struct Authorized {
     pub name: String,
 }
 
-/// What is known about a host's key.
+/// The status of a host's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is the host's.
     Known,
     /// Nothing is known about the host.
     Unknown,
-    /// The host had this one.
+    /// The host had this key before.
     Changed(PublicKey),
 }
 
@@ -53,12 +53,12 @@ pub struct TrustFiles {
 }
 
 impl TrustFiles {
-    /// In a directory, which is made when something is written.
+    /// In a directory, which is created on the first write.
     pub fn at(dir: impl Into<PathBuf>) -> TrustFiles {
         TrustFiles { dir: dir.into() }
     }
 
-    /// In the user's: `$XDG_CONFIG_HOME/bowline`, or `~/.config/bowline`.
+    /// In the user's configuration directory: `$XDG_CONFIG_HOME/bowline`, or `~/.config/bowline`.
     pub fn of_user() -> Result<TrustFiles, PeerError> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let config = set("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -81,7 +81,7 @@ impl TrustFiles {
         self.dir.join("authorized_keys")
     }
 
-    /// This host's identity; made at the first use.
+    /// This host's identity; created on first use.
     pub fn identity(&self) -> Result<Identity, PeerError> {
         if let Some(identity) = self.read_identity()? {
             return Ok(identity);
@@ -95,7 +95,7 @@ impl TrustFiles {
         }
     }
 
-    /// Makes a new identity; replaces the one that is there only if told to.
+    /// Creates a new identity; replaces an existing one only if `replace` is set.
     pub fn new_identity(&self, replace: bool) -> Result<Identity, PeerError> {
         let (path, _lock) = (self.key_path(), self.lock()?);
         if !replace && fs::symlink_metadata(&path).is_ok() {
@@ -123,7 +123,7 @@ impl TrustFiles {
         }
     }
 
-    /// What is known about the key of a host.
+    /// Checks the key of a host.
     pub fn check_host(&self, host: &str, key: &PublicKey) -> Result<Verdict, PeerError> {
         let known = self.known()?;
         let mut of_host = known.iter().filter(|known| known.host == host).peekable();
@@ -155,7 +155,7 @@ impl TrustFiles {
         parse(&self.authorized_path(), parse_authorized)
     }
 
-    /// Takes a host's key as its own; returns whether that is new.
+    /// Records a key as a host's; returns whether that is new.
     pub fn trust_host(&self, host: &str, key: PublicKey) -> Result<bool, PeerError> {
         let path = self.known_path();
         let _lock = self.lock()?;
@@ -190,7 +190,7 @@ impl TrustFiles {
         Ok(hosts + self.retain(&self.authorized_path(), parse_authorized, is_peer)?)
     }
 
-    /// Drops the lines that `is_gone` names.
+    /// Drops the lines that `is_gone` selects.
     fn retain<T>(
         &self,
         path: &Path,
@@ -223,7 +223,7 @@ impl TrustFiles {
         self.write(path, text.as_bytes())
     }
 
-    /// Holds off other processes of the user that write; the file it locks stays.
+    /// Keeps other processes of the user from writing; the lock file stays.
     fn lock(&self) -> Result<File, PeerError> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
         made.map_err(|e| failed("make", &self.dir, e))?;
@@ -240,7 +240,7 @@ impl TrustFiles {
         let mut new = path.as_os_str().to_owned();
         new.push(".new");
         let new = PathBuf::from(new);
-        // Whatever lies there is from a run that was killed, and the lock is held.
+        // A leftover is from a run that was killed, as the lock is held.
         let _ = fs::remove_file(&new);
         let written = || {
             let mut file =
@@ -274,8 +274,8 @@ fn is_entry(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('#')
 }
 
-/// The entries of a file. A line that cannot be read is an error: left out, it would turn a host
-/// whose key changed into an unknown one.
+/// The entries of a file. An unreadable line is an error: skipping it could turn a host whose key
+/// changed into an unknown one.
 fn parse<T>(path: &Path, entry: fn(&str) -> Result<T, String>) -> Result<Vec<T>, PeerError> {
     let text = read(path)?.unwrap_or_default();
     let lines = text.lines().enumerate().filter(|(_, line)| is_entry(line));

@@ -79,7 +79,7 @@ fn peers_come_and_go_and_comments_stay() {
     assert_eq!(files.check_peer(&ada).unwrap(), None);
     assert!(files.check_peer(&bob).unwrap().is_some());
     assert!(fs::read_to_string(&path).unwrap().starts_with("# who may send\n\n"));
-    // The last line had no end; the next one does not run into it.
+    // The last line had no newline; the next one must not run into it.
     files.trust_peer(ada, "ada").unwrap();
     assert_eq!(files.authorized().unwrap().len(), 2);
 }

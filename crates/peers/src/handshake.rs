@@ -1,4 +1,4 @@
-//! The messages by which two ends prove who they are.
+//! The messages with which two ends authenticate each other.
 //!
 //! ```text
 //! by key       →  1, Noise XX: e
@@ -10,9 +10,9 @@
 //!              ←  e, ee, s, es
 //!              →  s, se
 //! ```
-//! The pre-shared key of XXpsk0 is what SPAKE2 made of the code. The prologue of both patterns has
-//! the version, the mode and the SPAKE2 elements, so that whoever changes any of them breaks the
-//! handshake.
+//! The pre-shared key of XXpsk0 is the key that SPAKE2 derived from the code. The prologue of both
+//! patterns contains the version, the mode and the SPAKE2 elements, so that changing any of them
+//! breaks the handshake.
 
 use snow::{Builder, HandshakeState};
 use spake2::{Ed25519Group, Identity as SpakeIdentity, Password, Spake2};
@@ -29,18 +29,18 @@ pub const MAX_MESSAGE: usize = 128;
 /// Bytes of a SPAKE2 element with its role.
 const ELEMENT_BYTES: usize = 33;
 
-/// By what the ends know each other.
+/// How the ends authenticate each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
     /// By their keys.
     Key = 1,
-    /// By a code that both have been told.
+    /// By a code that both users have exchanged.
     Code = 2,
 }
 
 impl Mode {
-    /// The mode that a first message asks for.
+    /// The mode that a first message requests.
     pub fn of(first: &[u8]) -> Option<Mode> {
         match first.first() {
             Some(1) => Some(Mode::Key),
@@ -50,12 +50,13 @@ impl Mode {
     }
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug)]
 pub enum Progress {
     /// Send this, then wait for the peer's message.
     Reply(Vec<u8>),
-    /// The peer has shown its key: look at it, then go on with [`Handshake::proceed`], or end.
+    /// The peer has presented its key: check it, then continue with [`Handshake::proceed`], or
+    /// stop.
     Check(PublicKey),
 }
 
@@ -69,16 +70,16 @@ pub struct Handshake {
 enum State {
     /// Waits for the peer's SPAKE2 element. Boxed parts are large.
     Spake { spake: Box<Spake2<Ed25519Group>>, ours: Vec<u8>, initiator: bool },
-    /// Noise messages go to and fro.
+    /// Exchanging Noise messages.
     Noise(Box<HandshakeState>),
     /// The peer's key waits to be checked.
     Checking(Box<HandshakeState>),
-    /// Over, well or not.
+    /// Finished, successfully or not.
     Over,
 }
 
 impl Handshake {
-    /// Begins as the end that connected; returns the first message.
+    /// Starts as the connecting end; returns the first message.
     pub fn connect(
         identity: &Identity,
         code: Option<&Code>,
@@ -98,8 +99,8 @@ impl Handshake {
         Ok((Handshake { identity, mode: Mode::Code, state }, first))
     }
 
-    /// Begins as the end that accepted, with the peer's first message. A code is used up by this,
-    /// whatever becomes of it: give it to nobody else.
+    /// Starts as the accepting end, with the peer's first message. This uses up the code, whatever
+    /// the outcome: do not use it again.
     pub fn accept(
         identity: &Identity,
         code: Option<&Code>,
@@ -125,7 +126,7 @@ impl Handshake {
         }
     }
 
-    /// Takes the peer's next message. After an error it is over.
+    /// Handles the peer's next message. After an error the handshake is over.
     pub fn handle(&mut self, message: &[u8]) -> Result<Progress, PeerError> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Spake { spake, ours, initiator } => {
@@ -158,7 +159,8 @@ impl Handshake {
         }
     }
 
-    /// The peer's key is right: the last message to send, if one is left, and the session.
+    /// The peer's key is accepted: returns the last message to send, if there is one, and the
+    /// session.
     pub fn proceed(&mut self) -> Result<(Option<Vec<u8>>, Session), PeerError> {
         let State::Checking(mut noise) = std::mem::replace(&mut self.state, State::Over) else {
             return Err(PeerError::Invalid { what: "message" });
@@ -184,7 +186,7 @@ fn start_spake(code: &Code, initiator: bool) -> (Spake2<Ed25519Group>, Vec<u8>) 
     if initiator { Spake2::start_a(&password, &a, &b) } else { Spake2::start_b(&password, &a, &b) }
 }
 
-/// Noise under the key that both elements make.
+/// Noise under the key that both elements yield.
 fn after_spake(
     identity: &Identity,
     spake: Spake2<Ed25519Group>,
@@ -232,7 +234,7 @@ fn write(noise: &mut HandshakeState) -> Result<Vec<u8>, PeerError> {
     Ok(out)
 }
 
-/// Reads a message, which carries nothing of ours.
+/// Reads a message, which carries no payload.
 fn read(noise: &mut HandshakeState, message: &[u8]) -> Option<()> {
     if message.len() > MAX_MESSAGE {
         return None;

@@ -4,7 +4,7 @@ fn identities() -> (Identity, Identity) {
     (Identity::generate().unwrap(), Identity::generate().unwrap())
 }
 
-/// Runs a handshake; `meddle` may change each message on its way.
+/// Runs a handshake; `meddle` may change each message in transit.
 fn run(
     codes: Option<(&Code, &Code)>,
     mut meddle: impl FnMut(usize, &mut Vec<u8>),
@@ -62,7 +62,7 @@ fn a_message_opens_once_in_its_place_and_direction() {
     let (left, right) = run(None, |_, _| {}).unwrap();
     let sealed = left.seal(3, b"payload").unwrap();
     assert!(right.open(3, &sealed).is_ok());
-    // Replayed as the next, reflected, cut, and with each bit flipped.
+    // Replayed as the next, reflected, truncated, and with each bit flipped.
     assert!(right.open(4, &sealed).is_err());
     assert!(left.open(3, &sealed).is_err());
     for len in 0..sealed.len() {

@@ -1,4 +1,4 @@
-//! Identities: X25519 key pairs, and how people see them.
+//! Identities: X25519 key pairs, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use crate::handshake::XX;
 
 const PUBLIC: &str = "bowline1:";
 const SECRET: &str = "bowline-secret1:";
-/// Letters and digits that are not taken for each other.
+/// Letters and digits that are not easily confused.
 const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 /// Groups of five characters in a fingerprint: 125 bits.
 const GROUPS: usize = 5;
@@ -27,7 +27,7 @@ impl PublicKey {
         PublicKey(bytes)
     }
 
-    /// From what the handshake knows.
+    /// From the handshake's bytes.
     pub(crate) fn from_slice(bytes: &[u8]) -> Option<PublicKey> {
         bytes.try_into().ok().map(PublicKey)
     }
@@ -37,7 +37,7 @@ impl PublicKey {
         &self.0
     }
 
-    /// A hash of it for people to compare, as `k3mpw-…`.
+    /// A hash of it for users to compare, as `k3mpw-…`.
     pub fn fingerprint(&self) -> String {
         let hash = blake3::derive_key("bowline 2026 fingerprint of a public key", &self.0);
         let mut out = String::with_capacity(GROUPS * 6);
@@ -99,7 +99,7 @@ impl Identity {
         Ok(Identity { secret: Zeroizing::new(secret), public })
     }
 
-    /// The half that peers know.
+    /// The public half.
     pub fn public(&self) -> PublicKey {
         self.public
     }
@@ -108,8 +108,7 @@ impl Identity {
         &self.secret
     }
 
-    /// What the key file holds: the secret half and, so that nothing has to be computed, the public
-    /// one.
+    /// The contents of the key file: the secret half and, to avoid computing it, the public one.
     pub(crate) fn to_text(&self) -> Zeroizing<String> {
         let secret = Zeroizing::new(URL_SAFE_NO_PAD.encode(*self.secret));
         Zeroizing::new(format!("{SECRET}{}\n{}\n", *secret, self.public))

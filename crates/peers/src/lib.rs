@@ -1,11 +1,11 @@
-//! Who a peer is: identities as X25519 keys, files of trusted keys, one-time codes, and the
+//! Authenticates peers: identities as X25519 keys, files of trusted keys, one-time codes, and the
 //! handshake that proves them.
 //!
 //! [`Handshake`] and [`Session`] are sans-IO: they turn messages into messages, and
-//! `bowline::setup` moves them. The handshake is Noise XX; with a [`Code`] it is Noise XXpsk0 under
-//! a key that SPAKE2 has agreed on. `docs/peers.md` has the format, the reasons and the threat
-//! model. [`TrustFiles`] is the only part that touches files. Nothing here has a socket, a clock or
-//! a thread.
+//! `bowline::setup` transports them. The handshake is Noise XX; with a [`Code`] it is Noise XXpsk0
+//! under a key that SPAKE2 has agreed on. `docs/peers.md` has the format, the reasons and the
+//! threat model. [`TrustFiles`] is the only part that touches files. Nothing here has a socket, a
+//! clock or a thread.
 
 #![forbid(unsafe_code)]
 

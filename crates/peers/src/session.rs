@@ -1,4 +1,4 @@
-//! What the handshake leaves: keys for both directions, and who the peer is.
+//! The result of a handshake: keys for both directions, and the peer's identity.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ pub const TAG_BYTES: usize = 16;
 
 /// Keys of a connection whose ends have authenticated each other.
 ///
-/// It has no counters: the caller numbers the messages of each direction from 0, once each, and
-/// opens them in that order.
+/// It has no counters: the caller numbers the messages of each direction from 0, uses each number
+/// once, and opens them in that order.
 pub struct Session {
     transport: StatelessTransportState,
     secret: Zeroizing<[u8; 32]>,
@@ -21,11 +21,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Ends a handshake.
+    /// Completes a handshake.
     pub(crate) fn new(mut handshake: snow::HandshakeState) -> Result<Session, PeerError> {
         const INVALID: PeerError = PeerError::Invalid { what: "handshake" };
         let peer = handshake.get_remote_static().and_then(PublicKey::from_slice).ok_or(INVALID)?;
-        // Derived, so that knowing it tells nothing of the keys of these messages.
+        // Derived, so that knowing it reveals nothing about the keys of these messages.
         let (ours, theirs) = handshake.dangerously_get_raw_split();
         let mut material = Zeroizing::new(Vec::with_capacity(96));
         material.extend_from_slice(&ours);
@@ -37,13 +37,13 @@ impl Session {
         Ok(Session { transport, secret, peer })
     }
 
-    /// Whose key the other end has proven to hold.
+    /// The key that the other end has proven to hold.
     pub fn peer(&self) -> PublicKey {
         self.peer
     }
 
-    /// A secret that both ends share and nobody else has, bound to this handshake: for the keys of
-    /// sealed queue pairs.
+    /// A secret known only to both ends, bound to this handshake: for the keys of sealed queue
+    /// pairs.
     pub fn secret(&self) -> &[u8; 32] {
         &self.secret
     }

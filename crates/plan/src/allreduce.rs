@@ -14,7 +14,7 @@ pub struct Allreduce {
 }
 
 impl Allreduce {
-    /// Over `datacenters` datacenters, of a buffer that is as long as the message.
+    /// Over `datacenters` datacenters, of a buffer as long as the message.
     pub fn new(link: Link, buffer: Message, datacenters: u32) -> Result<Allreduce, PlanError> {
         if !(2..=1024).contains(&datacenters) {
             let why = format!("a ring of {datacenters}; give 2 to 1024");
@@ -39,7 +39,7 @@ impl Allreduce {
         &self.stage
     }
 
-    /// Time on links without loss: `(2N − 2) C`.
+    /// Time on lossless links: `(2N − 2) C`.
     pub fn ideal_s(&self) -> f64 {
         f64::from(self.rounds()) * self.stage.ideal_s()
     }
@@ -49,8 +49,8 @@ impl Allreduce {
         Ok(f64::from(self.rounds()) * self.stage.completion(scheme)?.mean_s())
     }
 
-    /// One allreduce by equation (1), `T(i, r) = max(T(i−1, r−1), T(i, r−1)) + t(i, r−1)`, from
-    /// durations that `draw` gives: when the last datacenter is done.
+    /// One allreduce by equation (1), `T(i, r) = max(T(i−1, r−1), T(i, r−1)) + t(i, r−1)`, with
+    /// durations from `draw`: returns when the last datacenter is done.
     pub fn run(&self, mut draw: impl FnMut() -> f64) -> f64 {
         let n = self.datacenters as usize;
         let mut finish = vec![0.0_f64; n];

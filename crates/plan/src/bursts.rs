@@ -1,4 +1,4 @@
-//! Losses in bursts: the two-state model of Gilbert and Elliott, packet by packet.
+//! Bursty losses: the two-state model of Gilbert and Elliott, packet by packet.
 
 use crate::error::PlanError;
 
@@ -22,7 +22,7 @@ impl GilbertElliott {
     /// Bursts of `mean_burst` packets, all lost, that make up `rate` of all packets.
     pub fn bursts(rate: f64, mean_burst: f64) -> GilbertElliott {
         let to_good = 1.0 / mean_burst;
-        // In balance as many packets enter the bad state as leave it.
+        // In equilibrium as many packets enter the bad state as leave it.
         let to_bad = to_good * rate / (1.0 - rate);
         GilbertElliott { to_bad, to_good, loss_good: 0.0, loss_bad: 1.0 }
     }
@@ -40,13 +40,13 @@ impl GilbertElliott {
         Ok(())
     }
 
-    /// Share of packets in the good and in the bad state, in the long run.
+    /// Long-run share of packets in the good and in the bad state.
     fn stationary(&self) -> [f64; 2] {
         let both = self.to_bad + self.to_good;
         [self.to_good / both, self.to_bad / both]
     }
 
-    /// One packet passes: the state changes, then the packet is kept or lost.
+    /// Transition for one packet: the state changes, then the packet is kept or lost.
     fn step(&self, kept: bool) -> Matrix {
         let outcome = |loss: f64| if kept { 1.0 - loss } else { loss };
         let (good, bad) = (outcome(self.loss_good), outcome(self.loss_bad));
@@ -56,11 +56,11 @@ impl GilbertElliott {
         ]
     }
 
-    /// `packets` packets pass: all kept, and at least one lost.
+    /// Transitions for `packets` packets: all kept, and at least one lost.
     fn unit(&self, packets: u64) -> (Matrix, Matrix) {
         let kept_one = self.step(true);
         let mut kept = [[1.0, 0.0], [0.0, 1.0]];
-        // Lost at the first packet, or later: no difference of near-equal numbers.
+        // Lost at the first packet, or later: avoids the difference of near-equal numbers.
         let mut lost = [[0.0; 2]; 2];
         let any = add(kept_one, self.step(false));
         for _ in 0..packets {
@@ -70,19 +70,18 @@ impl GilbertElliott {
         (kept, lost)
     }
 
-    /// Probability that at least one of `packets` packets in a row is lost.
+    /// Probability that at least one of `packets` consecutive packets is lost.
     pub(crate) fn any_lost(&self, packets: u64) -> f64 {
         let (_, lost) = self.unit(packets);
         total(apply(self.stationary(), lost)).min(1.0)
     }
 
-    /// Probability that a unit of `packets` packets is the first that is lost, given that all
-    /// before it were kept for long: one minus the larger eigenvalue of the matrix that keeps a
-    /// unit. Over a long message, losses come in `events` of this rate.
+    /// Probability that a unit of `packets` packets is the first lost one, given that all before it
+    /// were kept for long: one minus the larger eigenvalue of the matrix that keeps a unit. Over a
+    /// long message, losses come in `events` of this rate.
     pub(crate) fn events(&self, packets: u64) -> f64 {
         let (kept, lost) = self.unit(packets);
-        // The left eigenvector by iteration; `lost` then says what is missing, without
-        // cancellation.
+        // The left eigenvector by iteration; `lost` then gives the complement without cancellation.
         let mut state = self.stationary();
         for _ in 0..200 {
             let next = apply(state, kept);
@@ -95,8 +94,8 @@ impl GilbertElliott {
         total(apply(state, lost)).min(1.0)
     }
 
-    /// Probability that more than `limit` of `n` units of `packets` packets in a row are lost:
-    /// exact, by carrying state and count along.
+    /// Probability that more than `limit` of `n` consecutive units of `packets` packets are lost:
+    /// exact, by tracking state and count.
     pub(crate) fn more_lost(&self, limit: u32, n: u32, packets: u64) -> f64 {
         let (kept, lost) = self.unit(packets);
         let mut counts = vec![[0.0; 2]; limit as usize + 1];
@@ -117,8 +116,8 @@ impl GilbertElliott {
     }
 
     /// Probability that some of the `m` modulo groups of `k` data and `m` parity units in a row
-    /// loses two: exact, by carrying along which groups have lost one. `None` for more groups than
-    /// that is worth it.
+    /// loses two: exact, by tracking which groups have lost one. `None` for too many groups to be
+    /// worth it.
     pub(crate) fn group_lost_two(&self, k: u32, m: u32, packets: u64) -> Option<f64> {
         const MOST_GROUPS: u32 = 10;
         if m > MOST_GROUPS {
@@ -195,7 +194,7 @@ mod tests {
         near(model.any_lost(1), 1e-3);
         near(model.events(1), model.to_bad);
         assert!(model.any_lost(16) < any_of(1e-3, 16.0) / 4.0);
-        // Bursts defeat interleaved parity less than parity in a row, and MDS least.
+        // Bursts hurt interleaved parity less than consecutive parity, and MDS least.
         let xor = model.group_lost_two(32, 8, 1).unwrap();
         assert!(model.more_lost(8, 40, 1) < xor);
         assert!(xor > any_of(binomial_above(1, 5, 1e-3), 8.0));

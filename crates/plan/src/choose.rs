@@ -1,4 +1,4 @@
-//! Which scheme to take, and where on the axes around a link the answer changes.
+//! Which scheme to use, and where on the axes around a link the choice changes.
 
 use crate::error::PlanError;
 use crate::group::{Group, Spread};
@@ -6,7 +6,7 @@ use crate::link::{Link, Loss};
 use crate::scheme::Scheme;
 use crate::transfer::{Message, Transfer};
 
-/// What is to be short.
+/// What to minimise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     /// The mean completion time.
@@ -15,13 +15,13 @@ pub enum Goal {
     Quantile(f64),
 }
 
-/// A scheme that is within this share of the fastest is as good, and the simpler one is taken: "SR
-/// and EC result in similar completion times. However, due to the compute footprint […] SR is
+/// A scheme within this share of the fastest counts as equally fast, and the simpler one is chosen:
+/// "SR and EC result in similar completion times. However, due to the compute footprint […] SR is
 /// preferable" (section 5.2.2).
 pub const MARGIN: f64 = 0.01;
 
 impl Goal {
-    /// The time that counts.
+    /// The time to minimise.
     pub fn of(&self, transfer: &Transfer, scheme: &Scheme) -> Result<f64, PlanError> {
         let completion = transfer.completion(scheme)?;
         Ok(match self {
@@ -30,7 +30,7 @@ impl Goal {
         })
     }
 
-    /// The time that counts of a message to many.
+    /// The time to minimise for a message to many receivers.
     pub fn of_group(&self, law: &Group) -> f64 {
         match self {
             Goal::Mean => law.mean_s(),
@@ -39,10 +39,10 @@ impl Goal {
     }
 }
 
-/// Index of the scheme to take: the first that is within [`MARGIN`] of the fastest. The caller
-/// lists them in the order in which it would rather run them.
+/// Index of the scheme to use: the first that is within [`MARGIN`] of the fastest. The caller lists
+/// them in order of preference.
 ///
-/// Takes microseconds for means, so that it can be asked for every message.
+/// Takes microseconds for means, so it can be called for every message.
 pub fn choose(transfer: &Transfer, schemes: &[Scheme], goal: Goal) -> Result<usize, PlanError> {
     let times: Result<Vec<f64>, PlanError> =
         schemes.iter().map(|scheme| goal.of(transfer, scheme)).collect();
@@ -52,7 +52,7 @@ pub fn choose(transfer: &Transfer, schemes: &[Scheme], goal: Goal) -> Result<usi
 /// The same for a message to many receivers through a group.
 ///
 /// # Errors
-/// No receivers or schemes, or a scheme that does not go with the message.
+/// No receivers or schemes, or a scheme that does not fit the message.
 pub fn choose_group(
     transfer: &Transfer,
     schemes: &[Scheme],
@@ -74,7 +74,7 @@ fn first_within_margin(times: &[f64]) -> Result<usize, PlanError> {
     })
 }
 
-/// What may be different about a transfer.
+/// A parameter of a transfer that can vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     /// Loss rate.
@@ -91,7 +91,7 @@ impl Axis {
     /// All of them.
     pub const ALL: [Axis; 4] = [Axis::Loss, Axis::Size, Axis::Distance, Axis::Bandwidth];
 
-    /// Where a transfer is on the axis: a probability, bytes, seconds of round trip, bits per
+    /// The transfer's value on the axis: a probability, bytes, seconds of round trip, bits per
     /// second.
     pub fn value(&self, transfer: &Transfer) -> f64 {
         let link = transfer.link();
@@ -106,7 +106,7 @@ impl Axis {
         }
     }
 
-    /// The transfer moved to another place on the axis. Bursts keep their length.
+    /// The transfer with another value on the axis. Bursts keep their length.
     pub fn moved(&self, transfer: &Transfer, value: f64) -> Result<Transfer, PlanError> {
         let (mut link, mut message): (Link, Message) = (*transfer.link(), *transfer.message());
         match self {
@@ -126,20 +126,20 @@ impl Axis {
     }
 }
 
-/// A place where another scheme becomes the one to take.
+/// A point where another scheme becomes the one to use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossover {
     /// What changes.
     pub axis: Axis,
     /// Where, in the units of [`Axis::value`].
     pub value: f64,
-    /// Whether the other scheme is to be taken above that value, or below it.
+    /// Whether the other scheme is to be used above that value, or below it.
     pub above: bool,
     /// Index of that scheme.
     pub scheme: usize,
 }
 
-/// Factors up to here are nearby.
+/// Search range, as a factor.
 const REACH: f64 = 1e4;
 const STEPS_PER_DECADE: i32 = 3;
 
@@ -171,7 +171,7 @@ fn nearest(
     if start <= 0.0 {
         return None;
     }
-    // A place that cannot be planned for ends the search.
+    // A value that cannot be planned for ends the search.
     let at = |value: f64| choose(&axis.moved(transfer, value).ok()?, schemes, goal).ok();
     let step = libm::pow(10.0, if above { 1.0 } else { -1.0 } / f64::from(STEPS_PER_DECADE));
     let mut near = start;

@@ -1,4 +1,4 @@
-//! Law of a completion time.
+//! Distribution of a completion time.
 
 use crate::erasure::Coded;
 use crate::go_back::GoBack;
@@ -8,7 +8,7 @@ use crate::repeat::Repeat;
 use crate::scheme::Scheme;
 use crate::transfer::Transfer;
 
-/// How long a message takes: a law of which mean, distribution and quantiles are computed.
+/// How long a message takes: a distribution with computed mean and quantiles.
 #[derive(Clone, Debug)]
 pub struct Completion {
     law: Law,
@@ -72,8 +72,8 @@ impl Completion {
 
     /// Expectation in seconds.
     ///
-    /// Selective repeat: appendix A. Coding: section 4.2.3, weighed by the number of submessages
-    /// that fail rather than taken at its mean, see [`Completion::paper_mean_s`].
+    /// Selective repeat: appendix A. Coding: section 4.2.3, weighted by the number of submessages
+    /// that fail rather than evaluated at its mean, see [`Completion::paper_mean_s`].
     pub fn mean_s(&self) -> f64 {
         match &self.law {
             Law::Fixed(t) => *t,
@@ -84,7 +84,7 @@ impl Completion {
     }
 
     /// For coding, the paper's sum of three terms as printed in section 4.2.3, whose last is
-    /// `E[T_SR(E[failures] · k)]`; elsewhere the mean.
+    /// `E[T_SR(E[failures] · k)]`; otherwise the mean.
     pub fn paper_mean_s(&self) -> f64 {
         match &self.law {
             Law::Coded(law) => law.paper_mean_s(),
@@ -118,13 +118,13 @@ impl Completion {
         self.least_s
     }
 
-    /// Bytes sent beside the message's own, over those, in the mean: parity and repetitions.
+    /// Mean bytes sent besides the message's own, relative to those: parity and retransmissions.
     pub fn bandwidth_overhead(&self) -> f64 {
         self.bandwidth_overhead
     }
 
-    /// Probability that something has to be sent again: for coding `P_fallback`. For best effort,
-    /// that something is missing in the end.
+    /// Probability that something has to be retransmitted: for coding `P_fallback`. For best
+    /// effort, that something is missing in the end.
     pub fn repair_probability(&self) -> f64 {
         self.repair
     }

@@ -1,4 +1,4 @@
-//! Erasure coding with selective repeat to fall back on (section 4.2.3, appendix B).
+//! Erasure coding with selective repeat as fallback (section 4.2.3, appendix B).
 
 use crate::link::{Loss, any_of};
 use crate::numeric::{binomial_above, ln_choose};
@@ -10,7 +10,7 @@ use crate::transfer::Transfer;
 /// `1 − P_EC(k, m)` of appendix B.
 ///
 /// MDS: more than m of the k + m chunks are lost. XOR: two or more of a modulo group, `k / m` data
-/// chunks and their parity; groups of data that does not divide evenly differ by one.
+/// chunks and their parity; if the data does not divide evenly, group sizes differ by one.
 pub(crate) fn failure(coding: Coding, k: u32, m: u32, loss: &Loss, packets: u64) -> f64 {
     let chunk_loss = loss.of_chunk(packets);
     match (coding, loss) {
@@ -31,26 +31,26 @@ pub(crate) fn failure(coding: Coding, k: u32, m: u32, loss: &Loss, packets: u64)
     }
 }
 
-/// Law of a coded message's completion time.
+/// Distribution of a coded message's completion time.
 #[derive(Clone, Debug)]
 pub(crate) struct Coded {
-    /// When data and parity have left and been acknowledged.
+    /// When data and parity have been sent and acknowledged.
     clean_s: f64,
     /// When the sender knows which submessages failed.
     fallback_s: f64,
     rtt_s: f64,
     /// `P_fallback = 1 − P_EC^L`.
     fallback: f64,
-    /// Submessages that failed, as chunks to repeat, with their probabilities.
+    /// Failed submessages, as chunks to retransmit, with their probabilities.
     repeats: Vec<(f64, Repeat)>,
     /// Section 4.2.3's own expectation.
     paper_mean_s: f64,
-    /// Chunks to repeat in the fallback, in the mean.
+    /// Mean number of chunks to retransmit in the fallback.
     repeated_chunks: f64,
 }
 
-/// Different numbers of failures that are taken one by one; of more, ranges share a representative,
-/// which is then close to all of them.
+/// Failure counts that are evaluated one by one; larger ones are grouped in ranges with one
+/// representative, which is then close to all of them.
 const MAX_SINGLE: u64 = 64;
 const MAX_RANGES: u64 = 80;
 
@@ -74,7 +74,7 @@ impl Coded {
             repeated_chunks: groups.failures() * k as f64,
         };
         law.repeats = groups.failed().into_iter().map(|(p, n)| (p, repeat(n))).collect();
-        // The expected number of chunks is rarely whole; no message has less than one.
+        // The expected number of chunks is rarely an integer; no message has less than one.
         let expected = law.repeated_chunks.ceil() as u64;
         let sr_s = if expected == 0 { 0.0 } else { repeat(expected).mean_s() };
         law.paper_mean_s = sent_s + law.fallback * (1.0 + code.beta) * rtt_s + sr_s + rtt_s;
@@ -86,9 +86,9 @@ impl Coded {
         self.clean_s
     }
 
-    /// `E[T_EC(M)]`: data and parity, then what the fallback costs, weighed by how many submessages
-    /// fail. The paper's sum of three terms puts the mean number of failures into `T_SR` instead,
-    /// see [`Coded::paper_mean_s`].
+    /// `E[T_EC(M)]`: data and parity, then the cost of the fallback, weighted by the number of
+    /// failed submessages. The paper's sum of three terms puts the mean number of failures into
+    /// `T_SR` instead, see [`Coded::paper_mean_s`].
     pub(crate) fn mean_s(&self) -> f64 {
         let added_s = self.fallback_s - self.clean_s + self.rtt_s;
         let anchors = self.anchors();
@@ -104,8 +104,8 @@ impl Coded {
         self.clean_s + each.sum::<f64>()
     }
 
-    /// Means by chunks to repeat, ascending: of few failures each, of more ever fewer, because
-    /// there the mean changes slowly and lines between will do.
+    /// Means by chunks to retransmit, ascending: dense for few failures, ever sparser for more,
+    /// because there the mean changes slowly and linear interpolation suffices.
     fn anchors(&self) -> Vec<(f64, f64)> {
         let mut anchors = Vec::new();
         let mut next = 0;
@@ -141,7 +141,7 @@ impl Coded {
     }
 }
 
-/// The submessages of a message: L of k chunks, and maybe a shorter one with parity in proportion.
+/// The submessages of a message: L of k chunks, and perhaps a shorter one with proportional parity.
 struct Groups {
     full: u64,
     /// Chunks of a full one.
@@ -180,7 +180,7 @@ impl Groups {
         full + (1.0 - full) * self.short_fails
     }
 
-    /// Chunks to repeat and how probable that is, for all outcomes with failures.
+    /// Chunks to retransmit and their probability, for all outcomes with failures.
     fn failed(&self) -> Vec<(f64, u64)> {
         let mut outcomes = Vec::new();
         for (count, p) in failures(self.full, self.full_fails) {
@@ -199,8 +199,8 @@ impl Groups {
     }
 }
 
-/// How many of `n` fail, each with probability `p`: the binomial law, all of it that matters, with
-/// neighbouring counts taken together where there are many.
+/// How many of `n` fail, each with probability `p`: the relevant part of the binomial distribution,
+/// with neighbouring counts grouped where there are many.
 fn failures(n: u64, p: f64) -> Vec<(f64, f64)> {
     let nf = n as f64;
     let (mean, deviation) = (nf * p, (nf * p * (1.0 - p)).sqrt());
@@ -218,7 +218,7 @@ fn failures(n: u64, p: f64) -> Vec<(f64, f64)> {
     let width = if counts <= MAX_SINGLE { 1 } else { counts.div_ceil(MAX_RANGES) };
     let mut outcomes = Vec::new();
     let mut from = low;
-    // None failing is an outcome of its own.
+    // No failure is an outcome of its own.
     if from == 0 {
         outcomes.push((0.0, libm::exp(nf * libm::log1p(-p))));
         from = 1;
@@ -230,7 +230,7 @@ fn failures(n: u64, p: f64) -> Vec<(f64, f64)> {
             let moment: f64 = (from..to).map(|count| count as f64 * pmf(count)).sum();
             (if weight > 0.0 { moment / weight } else { from as f64 }, weight)
         } else {
-            // Wide ranges are of a smooth law: Simpson's rule.
+            // Over wide ranges the distribution is smooth: Simpson's rule.
             let (a, b) = (from, to - 1);
             let inner = pmf(a + (b - a) / 2);
             (0.5 * (a + b) as f64, (to - from) as f64 * (pmf(a) + 4.0 * inner + pmf(b)) / 6.0)

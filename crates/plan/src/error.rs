@@ -1,4 +1,4 @@
-//! What a caller can get wrong.
+//! Invalid parameters.
 
 /// An invalid parameter: its name, what is wrong with its value, and a valid example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

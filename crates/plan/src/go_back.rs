@@ -1,4 +1,4 @@
-//! Go-back-N, plain and over LoWAR's interleaved XOR. Not in the paper's model; the same terms.
+//! Go-back-N, plain and over LoWAR's interleaved XOR. Not in the paper's model, but in its terms.
 
 use crate::erasure::failure;
 use crate::link::Loss;
@@ -6,12 +6,12 @@ use crate::negative_binomial::NegativeBinomial;
 use crate::scheme::Coding;
 use crate::transfer::Transfer;
 
-/// Law of a message whose every loss sends all that is behind it again.
+/// Distribution for a message in which every loss retransmits everything after it.
 ///
 /// `T = (packets) T_pkt + K (RTT + T_unit) + K_last (RTO + T_unit) + RTT`: what follows a loss is
-/// dropped, so a loss costs the round trip until the sender goes back to it. K losses come before
-/// all units but the last have arrived, each time with the same probability; nothing follows the
-/// last unit, so its own K_last losses are noticed by timeout.
+/// dropped, so a loss costs the round trip until the sender goes back to it. K losses occur before
+/// all units but the last have arrived, each with the same probability; nothing follows the last
+/// unit, so its own K_last losses are detected by timeout.
 #[derive(Clone, Debug)]
 pub(crate) struct GoBack {
     least_s: f64,
@@ -19,11 +19,11 @@ pub(crate) struct GoBack {
     cost_s: f64,
     last_loss: f64,
     last_cost_s: f64,
-    /// Packets in flight behind a loss, over all packets.
+    /// Packets in flight after a loss, relative to all packets.
     wasted_share: f64,
 }
 
-/// Round trips until a sender that hears nothing goes back, as selective repeat's.
+/// Round trips until a sender without acknowledgements goes back, as for selective repeat.
 const TIMEOUT_RTTS: f64 = 3.0;
 
 impl GoBack {
@@ -32,7 +32,7 @@ impl GoBack {
         let (packets, packet_s) = (transfer.packets() as f64, transfer.packet_s());
         let rtt_s = transfer.link().rtt_s;
         let loss = transfer.link().loss.of_packet(transfer.packets_per_chunk());
-        // A burst is gone back over at once: it is much shorter than a round trip.
+        // One go-back covers a burst: it is much shorter than a round trip.
         let loss = transfer.link().loss.events(loss, 1);
         let losses = NegativeBinomial::new(packets - 1.0, loss);
         let cost_s = rtt_s + packet_s;
@@ -47,8 +47,9 @@ impl GoBack {
         }
     }
 
-    /// Over LoWAR(r, c): blocks of r packets in c lanes with one XOR packet each, which restore one
-    /// lost packet a lane. A block with two lost in a lane goes back, and takes its block's time.
+    /// Over LoWAR(r, c): blocks of r packets in c lanes with one XOR packet each, which recovers
+    /// one lost packet per lane. A block with two losses in a lane goes back, and takes its block's
+    /// time.
     pub(crate) fn lowar(transfer: &Transfer, r: u32, c: u32) -> GoBack {
         let (packets, packet_s) = (transfer.packets() as f64, transfer.packet_s());
         let rtt_s = transfer.link().rtt_s;
@@ -94,7 +95,7 @@ impl GoBack {
         sum
     }
 
-    /// Bytes beside the message's own, over those.
+    /// Bytes sent besides the message's own, relative to those.
     pub(crate) fn overhead(&self) -> f64 {
         self.wasted_share
     }

@@ -1,4 +1,4 @@
-//! A message to many receivers at once.
+//! A message to many receivers.
 
 use crate::choose::{Axis, Goal};
 use crate::completion::Completion;
@@ -12,21 +12,20 @@ const MAX_RECEIVERS: u32 = 1 << 16;
 /// How a message reaches many receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// It leaves once, and is copied on the way.
+    /// It is sent once, and replicated in the network.
     Group,
-    /// It leaves once for each receiver, over the same link.
+    /// It is sent once per receiver, over the same link.
     FanOut,
 }
 
-/// How long a message takes until all of its receivers have it, each of which loses packets of its
-/// own.
+/// How long a message takes until all receivers have it, each with independent losses.
 ///
-/// Receivers are independent, and a repair reaches all of them: the message is over when the
-/// slowest is done. That holds for go-back-N, too: a sender that goes back for one receiver fills
-/// the gaps of all others behind that.
+/// Receivers are independent, and a repair reaches all of them: the message completes when the
+/// slowest receiver is done. That holds for go-back-N, too: a sender that goes back for one
+/// receiver fills the later gaps of all others.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Of one receiver.
+    /// For one receiver.
     law: Completion,
     receivers: u32,
 }
@@ -35,7 +34,7 @@ impl Group {
     /// A message to `receivers`.
     ///
     /// # Errors
-    /// If there are none, or the scheme does not go with the message.
+    /// If there are none, or the scheme does not fit the message.
     pub fn new(
         transfer: &Transfer,
         scheme: &Scheme,
@@ -66,7 +65,7 @@ impl Group {
         if self.receivers == 1 { self.law.mean_s() } else { self.mean_to(1e-5) }
     }
 
-    /// The time that counts, to the three digits that a drawing shows: many times faster than
+    /// The time to minimise, to the three digits that a drawing shows: many times faster than
     /// [`Goal::of_group`].
     pub fn sketch_s(&self, goal: Goal) -> f64 {
         match goal {
@@ -76,8 +75,8 @@ impl Group {
         }
     }
 
-    /// `∫ P(T > t) dt`, cut finer where the law rises: what a piece may be off by is at most its
-    /// rise times its length, and that is at most `tolerance` of the longest time.
+    /// `∫ P(T > t) dt`, with finer steps where the distribution rises: the error of a step is at
+    /// most its rise times its length, and that is at most `tolerance` of the longest time.
     fn mean_to(&self, tolerance: f64) -> f64 {
         const REST: f64 = 1e-8;
         let complete = |t_s: f64| libm::pow(self.law.cdf(t_s), f64::from(self.receivers));

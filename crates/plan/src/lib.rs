@@ -1,9 +1,9 @@
 //! How long a message takes on a lossy link under each reliability scheme, and which scheme to use.
 //!
 //! The mathematics are those of the SDR-RDMA paper, section 4.2 and appendices A to C; each
-//! function cites its equation, and `docs/plan.md` says how each term is read. A [`Transfer`] is a
-//! message on a link. Its [`Transfer::completion`] under a [`Scheme`] is a distribution; mean and
-//! quantiles are computed, not sampled:
+//! function cites its equation, and `docs/plan.md` explains how each term is interpreted. A
+//! [`Transfer`] is a message on a link. Its [`Transfer::completion`] under a [`Scheme`] is a
+//! distribution; mean and quantiles are computed, not sampled:
 //!
 //! ```
 //! use bowline_plan::{Link, Loss, Message, Scheme, Transfer};
@@ -17,7 +17,7 @@
 //! # Ok::<(), bowline_plan::PlanError>(())
 //! ```
 //!
-//! Pure: no IO, no clock, no threads, no randomness but what a caller hands to the samplers
+//! Pure: no IO, no clock, no threads, no randomness except what a caller passes to the samplers
 //! (feature `sample`). One distribution costs microseconds whatever the size, so it can be computed
 //! per message.
 

@@ -1,4 +1,4 @@
-//! The link, and what it loses.
+//! The link and its losses.
 
 use crate::bursts::GilbertElliott;
 use crate::error::PlanError;
@@ -10,36 +10,36 @@ pub struct Link {
     pub bandwidth_bps: f64,
     /// Round trip in seconds.
     pub rtt_s: f64,
-    /// What gets lost.
+    /// Its losses.
     pub loss: Loss,
 }
 
-/// What a link loses.
+/// Loss model of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
     /// Each packet with this probability.
     Packet(f64),
-    /// Each chunk with this probability: the paper's P_drop. It stays the same whatever the chunk's
+    /// Each chunk with this probability: the paper's P_drop. It does not depend on the chunk's
     /// size, as in the paper's figures.
     Chunk(f64),
     /// Packets in bursts.
     Bursts(GilbertElliott),
 }
 
-/// Chunks that are lost with a higher probability than this leave nothing to plan.
+/// With a higher chunk loss there is nothing to plan.
 pub(crate) const MAX_CHUNK_LOSS: f64 = 1.0 - 1e-6;
 
-/// The paper's speed of signals: 3750 km are a round trip of 25 ms. Light in fibre takes half as
-/// long again.
+/// The paper's signal speed: 3750 km are a round trip of 25 ms. Light in fibre takes half as long
+/// again.
 const METRES_PER_SECOND: f64 = 3e8;
 
-/// The round trip over a distance, as the paper has it (figure 3: 3750 km = 25 ms).
+/// The round trip over a distance, by the paper's convention (figure 3: 3750 km = 25 ms).
 pub fn rtt_of_distance_s(kilometres: f64) -> f64 {
     2e3 * kilometres / METRES_PER_SECOND
 }
 
 impl Link {
-    /// Checks that the numbers can be those of a link.
+    /// Checks that the numbers are valid for a link.
     pub fn check(&self) -> Result<(), PlanError> {
         if !(self.bandwidth_bps.is_finite() && self.bandwidth_bps > 0.0) {
             let why = format!("{} bit/s; give more than 0", self.bandwidth_bps);
@@ -91,9 +91,8 @@ impl Loss {
         }
     }
 
-    /// Rate of losses that are not neighbours of another: per unit of `packets` packets, the
-    /// probability that a new burst of losses begins with it. For independent losses the loss rate
-    /// itself.
+    /// Rate of separate loss events: per unit of `packets` packets, the probability that a new
+    /// burst of losses begins with it. For independent losses, the loss rate itself.
     pub(crate) fn events(&self, unit_loss: f64, packets: u64) -> f64 {
         match self {
             Loss::Packet(_) | Loss::Chunk(_) => unit_loss,

@@ -1,8 +1,8 @@
-//! How often something fails before it has succeeded n times.
+//! The number of failures before n successes.
 
 use crate::numeric::normal_cdf;
 
-/// Law of the number of failures, each of probability `p`, before the n-th success.
+/// Distribution of the number of failures, each of probability `p`, before the n-th success.
 #[derive(Clone, Debug)]
 pub(crate) struct NegativeBinomial {
     mean: f64,
@@ -13,17 +13,16 @@ pub(crate) struct NegativeBinomial {
 enum Law {
     /// `P(K ≤ k)` for k = 0, 1, …
     Table(Vec<f64>),
-    /// Edgeworth's series; of the order that is left out, errors are below 1e-4 from a mean of 500
-    /// on.
+    /// Edgeworth's series; from a mean of 500 on, the truncation error is below 1e-4.
     Series { deviation: f64, skewness: f64, excess: f64 },
 }
 
-/// Largest mean whose probability of no failure at all is still a number.
+/// Largest mean for which the probability of no failure does not underflow.
 const MAX_TABLE_MEAN: f64 = 500.0;
 
 impl NegativeBinomial {
     pub(crate) fn new(n: f64, p: f64) -> NegativeBinomial {
-        // What rounds to never succeeding takes very long, not forever.
+        // A probability that rounds to certain failure takes very long, not forever.
         let p = p.min(1.0 - 1e-12);
         let mean = n * p / (1.0 - p);
         let law = if mean > MAX_TABLE_MEAN {

@@ -1,4 +1,4 @@
-//! Numbers that stay right when they are tiny.
+//! Numerics that stay accurate for tiny values.
 //!
 //! Transcendental functions come from `libm`, never from the system: a plan has the same digits on
 //! every machine, and in a browser. `clippy.toml` of this crate forbids the others.
@@ -8,9 +8,9 @@ pub(crate) fn ln_choose(n: f64, k: f64) -> f64 {
     libm::lgamma(n + 1.0) - libm::lgamma(k + 1.0) - libm::lgamma(n - k + 1.0)
 }
 
-/// Probability that more than `limit` of `n` independent things of probability `p` happen.
+/// Probability that more than `limit` of `n` independent events of probability `p` happen.
 ///
-/// Summed from the tail itself, never as one minus the rest: a tail of 1e-40 keeps its digits.
+/// Sums the tail itself, never one minus the rest: a tail of 1e-40 keeps its digits.
 pub(crate) fn binomial_above(limit: u32, n: u32, p: f64) -> f64 {
     if p <= 0.0 || limit >= n {
         return 0.0;
@@ -39,11 +39,11 @@ pub(crate) fn normal_cdf(z: f64) -> f64 {
     0.5 * libm::erfc(-z * std::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// A relative error that nobody sees.
+/// A negligible relative error.
 pub(crate) const TEN_DIGITS: f64 = 1e-10;
 
 /// Smallest `t` from `low` on with `cdf(t) >= q`, with a relative error of at most `tolerance`;
-/// searched for in steps that grow from `scale`.
+/// searches in steps that grow from `scale`.
 pub(crate) fn invert(
     cdf: impl Fn(f64) -> f64,
     q: f64,

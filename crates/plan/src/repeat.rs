@@ -1,12 +1,12 @@
-//! Selective repeat: the law of the last chunk's arrival (section 4.2.2, appendix A).
+//! Selective repeat: the distribution of the last chunk's arrival (section 4.2.2, appendix A).
 //!
 //! Chunk i of M is first sent at `t_start(i) = i · T_INJ` and again every `O = RTO + T_INJ`:
 //!
 //! `X_i = t_start(i) + O (Y_i − 1)`, `Y_i` geometric, `T_SR(M) = max X_i + RTT`.
 //!
 //! Appendix A's `P(X_i ≥ q) = P_drop^⌈(q − t_start(i)) / O⌉` depends on i only through how many
-//! repetitions still fit before q. Chunks that fit equally many are grouped, so the product over M
-//! chunks is a product over rounds:
+//! retransmissions still fit before q. Chunks with the same number are grouped, so the product over
+//! M chunks is a product over rounds:
 //!
 //! `P(max X_i ≤ t) = Π_j (1 − P_drop^(j+1))^n_j`, `n_j` = chunks with `⌊(t − t_start(i)) / O⌋ = j`.
 //!
@@ -17,38 +17,38 @@ use std::sync::Arc;
 
 use crate::link::any_of;
 
-/// Rounds whose chance is below this make no difference to any digit that is kept.
+/// Rounds with a smaller probability affect no significant digit.
 const NEGLIGIBLE: f64 = 1e-18;
-/// And none to a mean below this.
+/// Nor a mean, below this.
 const NEGLIGIBLE_MEAN: f64 = 1e-11;
 
-/// Above this loss, rounds are taken several at a time: there are hundreds of them, and what is
-/// asked for is when the last is over.
+/// Above this loss, rounds are grouped: there are hundreds of them, and only the end of the last
+/// matters.
 const MAX_ROUND_LOSS: f64 = 0.9;
 
-/// Messages up to here are followed step by step. Of longer ones the staircase is taken as a slope
-/// where several repetitions are under way at a time, and so it is where a chunk may take many of
-/// them: that is off by less than half an injection time.
+/// Messages up to this size are evaluated step by step. For longer ones the staircase is
+/// approximated by a slope where several retransmissions are in flight at a time, and also where a
+/// chunk may take many of them: the error is less than half an injection time.
 const MAX_EXACT_CHUNKS: f64 = 4096.0;
 const MAX_EXACT_ROUNDS: u32 = 100;
 const MAX_EXACT_STEPS: usize = 4;
 
-/// Law of `max X_i` over the chunks of a message.
+/// Distribution of `max X_i` over the chunks of a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Repeat {
     chunks: f64,
     inject_s: f64,
-    /// After so many rounds nothing is missing.
+    /// After this many rounds nothing is missing.
     rounds: u32,
     rounds_of: Arc<Rounds>,
 }
 
-/// What repeating does to one chunk, round by round: the same for all messages on a link.
+/// Retransmission of one chunk, round by round: the same for all messages on a link.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds {
-    /// O: what a loss costs.
+    /// O: the cost of a loss.
     overhead_s: f64,
-    /// Mean of what taking rounds together leaves out.
+    /// Mean of what grouping rounds leaves out.
     shift_s: f64,
     /// Probability that a chunk is missing after 0, 1, … transmissions.
     missing: Vec<f64>,
@@ -57,8 +57,8 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Of chunks that are lost with probability `loss`, the first time in `events` apart from each
-    /// other, in messages of up to `chunks` chunks.
+    /// For chunks that are lost with probability `loss`, the first time in separate `events`, in
+    /// messages of up to `chunks` chunks.
     pub(crate) fn new(chunks: u64, inject_s: f64, rto_s: f64, events: f64, loss: f64) -> Rounds {
         let mut overhead_s = rto_s + inject_s;
         let (mut shift_s, mut first, mut again) = (0.0, events, loss);
@@ -81,7 +81,7 @@ impl Rounds {
 }
 
 impl Repeat {
-    /// For `chunks` chunks, no more than the rounds were made for.
+    /// For `chunks` chunks, at most as many as the rounds were computed for.
     pub(crate) fn new(chunks: u64, inject_s: f64, rounds_of: Arc<Rounds>) -> Repeat {
         let chunks = chunks as f64;
         let needed = rounds_of.missing.partition_point(|p| chunks * p > NEGLIGIBLE);
@@ -107,7 +107,7 @@ impl Repeat {
     /// the same without rounding.
     fn younger(&self, age_s: f64, u_s: f64, whole: bool) -> f64 {
         let exact = (age_s - u_s) / self.inject_s;
-        // What is a whole number but for rounding is one.
+        // Treat a whole number up to rounding errors as whole.
         let count = if whole { (exact - 1e-9 * exact.abs().max(1.0)).ceil() } else { exact };
         count.clamp(0.0, self.chunks)
     }
@@ -121,7 +121,7 @@ impl Repeat {
         libm::exp(self.ln_cdf(u_s.max(0.0), true))
     }
 
-    /// Of whole chunks, or of the smooth line that the staircase climbs along.
+    /// For whole chunks, or for the smooth line through the staircase.
     fn ln_cdf(&self, u_s: f64, whole: bool) -> f64 {
         let overhead_s = self.rounds_of.overhead_s;
         let mut fits = (u_s / overhead_s + 1e-9).floor();
@@ -136,11 +136,11 @@ impl Repeat {
         sum
     }
 
-    /// `E[max X_i] = ∫ P(max X_i > t) dt`: appendix A's sum, with steps as fine as the law's own.
+    /// `E[max X_i] = ∫ P(max X_i > t) dt`: appendix A's sum, with the distribution's own step size.
     ///
-    /// The distribution is a staircase in t. Between the times when a repetition begins or ceases
-    /// to matter, each injection time climbs by the same factor, so a stretch of any length is a
-    /// geometric series.
+    /// The distribution is a staircase in t. Between the times when a retransmission starts or
+    /// ceases to matter, it rises by the same factor per injection time, so a stretch of any length
+    /// is a geometric series.
     pub(crate) fn mean_s(&self) -> f64 {
         let span_s = self.chunks * self.inject_s;
         let mut edges = Vec::with_capacity(2 * self.rounds as usize + 1);
@@ -154,7 +154,7 @@ impl Repeat {
         }
         edges.sort_by(f64::total_cmp);
         let mut missing = 0.0;
-        // The smooth line is continuous: where one slope ends the next begins.
+        // The smooth line is continuous: each slope starts where the previous one ends.
         let mut level = None;
         for edge in edges.windows(2) {
             if self.missing_after(edge[0]) < NEGLIGIBLE_MEAN {
@@ -167,14 +167,14 @@ impl Repeat {
         self.least_s() + missing
     }
 
-    /// Expected number of chunks, at most, that are missing `u` after the last was first sent.
+    /// Upper bound of the expected number of chunks missing `u` after the last was first sent.
     fn missing_after(&self, u_s: f64) -> f64 {
         let sent = (u_s / self.rounds_of.overhead_s) as usize + 1;
         self.chunks * self.rounds_of.missing.get(sent).copied().unwrap_or(0.0)
     }
 
-    /// `∫ P(max X_i ≤ t) dt` between two edges, and where the smooth line is at the end if that is
-    /// known.
+    /// `∫ P(max X_i ≤ t) dt` between two edges, and the level of the smooth line at the end if it
+    /// is known.
     fn area(&self, from_s: f64, to_s: f64, level: Option<f64>) -> (f64, Option<f64>) {
         let overhead_s = self.rounds_of.overhead_s;
         let length_s = to_s - from_s;
@@ -192,13 +192,13 @@ impl Repeat {
         if long || self.rounds > MAX_EXACT_ROUNDS {
             let start = level.unwrap_or_else(|| self.ln_cdf(from_s, false));
             let rise = climb / self.inject_s * length_s;
-            // The stairs are half a step below the line in the mean.
+            // The stairs are on average half a step below the line.
             return (exp_area(start - 0.5 * climb, rise, length_s), Some(start + rise));
         }
         (self.stairs(from_s, length_s, first..=last, climb), None)
     }
 
-    /// The same, step by step, for the rounds that climb.
+    /// The same, step by step, for the rounds that contribute.
     fn stairs(
         &self,
         from_s: f64,
@@ -207,7 +207,7 @@ impl Repeat {
         climb: f64,
     ) -> f64 {
         let start = self.ln_cdf(from_s, true);
-        // Where in an injection time each round climbs, and by which factor.
+        // Where within an injection time each round steps, and by which factor.
         let mut jumps: Vec<(f64, f64)> = rounds
             .map(|round| {
                 let away_s = f64::from(round) * self.rounds_of.overhead_s - from_s;
@@ -229,8 +229,8 @@ impl Repeat {
         };
         let whole = (length_s / self.inject_s + 1e-9).floor();
         let rest_s = (length_s - whole * self.inject_s).max(0.0);
-        // 1 + f + f² + … of the factor f that one injection time climbs, taken from the top: a long
-        // climb begins at a number too small to write down.
+        // 1 + f + f² + … for the factor f per injection time, summed from the top: a long rise
+        // starts at a number too small to represent.
         let top = libm::exp(start + climb * whole);
         let series = if climb * whole < 1e-9 {
             libm::exp(start) * whole
@@ -240,18 +240,18 @@ impl Repeat {
         within(self.inject_s) * series + top * within(rest_s)
     }
 
-    /// Share of chunks' transmissions that are repetitions, over the data: `P / (1 − P)`.
+    /// Retransmissions per data chunk: `P / (1 − P)`.
     pub(crate) fn repeated_share(loss: f64) -> f64 {
         loss / (1.0 - loss)
     }
 
-    /// Probability that any chunk has to be sent again.
+    /// Probability that any chunk has to be retransmitted.
     pub(crate) fn any_repeated(&self) -> f64 {
         any_of(self.rounds_of.missing[1], self.chunks)
     }
 }
 
-/// `∫` of an exponential that rises by `rise` in its logarithm over `length`.
+/// `∫` of an exponential whose logarithm rises by `rise` over `length`.
 fn exp_area(start: f64, rise: f64, length: f64) -> f64 {
     let mean = if rise.abs() < 1e-9 { 1.0 } else { -libm::expm1(-rise) / rise };
     libm::exp(start + rise) * length * mean
@@ -261,7 +261,7 @@ fn exp_area(start: f64, rise: f64, length: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Appendix A as it stands: the product over all chunks, integrated over the staircase's own
+    /// Appendix A literally: the product over all chunks, integrated over the staircase's own
     /// steps.
     fn by_the_book(chunks: u64, inject: f64, rto: f64, p: f64) -> (f64, impl Fn(f64) -> f64) {
         let overhead = rto + inject;
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn slopes_and_stairs_agree() {
-        // Just above what is followed step by step, with many repetitions under way at a time.
+        // Just above the step-by-step limit, with many retransmissions in flight at a time.
         for p in [1e-3, 0.1, 0.6] {
             let slopes = law(5000, 1.0, 99.3, p);
             let mut stairs = 0.0;

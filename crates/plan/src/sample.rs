@@ -1,9 +1,9 @@
-//! Completion times drawn at random, from what happens to chunks rather than from the laws: the
-//! check on them, and the way to what has no closed form.
+//! Completion times sampled at random, by simulating chunks rather than from the distributions: a
+//! check on those, and the method where there is no closed form.
 //!
-//! What is lost is drawn by gaps between losses, so a draw costs as much as there are losses, and
-//! for the last chunk's arrival less than that: see [`Repeats::draw`]. Where a message has more
-//! than a hundred losses, what they add up to is drawn instead: submessages that fail, or go-backs.
+//! Losses are drawn as gaps between them, so a sample costs as much as there are losses, and for
+//! the last chunk's arrival even less: see [`Repeats::draw`]. For a message with more than a
+//! hundred losses, their aggregate is drawn instead: failed submessages, or go-backs.
 
 use rand::Rng;
 use rand_distr::{Binomial, Distribution, Gamma, Poisson};
@@ -13,7 +13,7 @@ use crate::link::Loss;
 use crate::scheme::{Coding, Erasure, Scheme};
 use crate::transfer::Transfer;
 
-/// Draws completion times of one transfer under one scheme.
+/// Samples completion times of one transfer under one scheme.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     transfer: Transfer,
@@ -22,11 +22,11 @@ pub struct Sampler {
     group_fails: f64,
 }
 
-/// Losses in a message that are drawn one by one; of more, submessages that fail are drawn instead.
+/// Most losses per message that are drawn one by one; beyond that, failed submessages are drawn.
 const MAX_LOSSES: f64 = 100.0;
 
 impl Sampler {
-    /// For independent losses only: bursts have no draws of their own.
+    /// For independent losses only: bursts cannot be sampled.
     pub fn new(transfer: &Transfer, scheme: &Scheme) -> Result<Sampler, PlanError> {
         scheme.check()?;
         if let Loss::Bursts(_) = transfer.link().loss {
@@ -58,7 +58,7 @@ impl Sampler {
         }
     }
 
-    /// `n` draws, in order of length.
+    /// `n` samples, sorted.
     pub fn sorted(&self, n: usize, rng: &mut impl Rng) -> Vec<f64> {
         let mut times: Vec<f64> = (0..n).map(|_| self.draw(rng)).collect();
         times.sort_by(f64::total_cmp);
@@ -79,8 +79,7 @@ impl Sampler {
         let failed = if sent as f64 * self.transfer.chunk_loss() <= MAX_LOSSES {
             self.failed_by_chunks(code, rng)
         } else {
-            // A message that long has so many submessages that a shorter last one makes no
-            // difference.
+            // A message that long has so many submessages that a shorter last one does not matter.
             let law = Binomial::new(chunks / k, self.group_fails).expect("a probability");
             law.sample(rng) * k
         };
@@ -91,8 +90,8 @@ impl Sampler {
         clean_s + code.beta * rtt_s + repeats + rtt_s
     }
 
-    /// Loses chunks of data and parity, and returns the data chunks of submessages that cannot be
-    /// recovered.
+    /// Draws lost chunks of data and parity, and returns the data chunks of submessages that cannot
+    /// be recovered.
     fn failed_by_chunks(&self, code: &Erasure, rng: &mut impl Rng) -> u64 {
         let (k, m) = (u64::from(code.k), u64::from(code.m));
         let chunks = self.transfer.chunks();
@@ -101,7 +100,7 @@ impl Sampler {
         let mut lost = Vec::new();
         let mut at = gap(self.transfer.chunk_loss(), rng);
         while at < sent {
-            // The losses of one submessage, its parity right behind its data.
+            // The losses of one submessage, whose parity follows its data.
             let group = at / (k + m);
             let end = ((group + 1) * (k + m)).min(sent);
             let data = (chunks - group * k).min(k);
@@ -143,7 +142,7 @@ impl Sampler {
     }
 }
 
-/// Whether a submessage is recovered without the chunks that are lost, parity numbered behind data.
+/// Whether a submessage can be recovered without the lost chunks; parity is numbered after data.
 fn recovers(coding: Coding, lost: &[u64], data: u64, parity: u64) -> bool {
     match coding {
         Coding::Mds => lost.len() as u64 <= parity,
@@ -165,9 +164,9 @@ struct Repeats {
 }
 
 impl Repeats {
-    /// `max X_i`, from the last chunk backwards. A chunk further back matters only if it is lost
-    /// more often than all behind it, so the next one that matters is a geometric gap away, whose
-    /// probability is that of so many losses: a handful of draws, whatever the number of chunks.
+    /// `max X_i`, from the last chunk backwards. An earlier chunk matters only if it is lost more
+    /// often than all later ones, so the next one that matters is a geometric gap away, with the
+    /// probability of so many losses: a handful of draws, whatever the number of chunks.
     fn draw(&self, rng: &mut impl Rng) -> f64 {
         let mut latest = self.chunks as f64 * self.inject_s;
         let mut most_lost = 0.0;
@@ -189,22 +188,22 @@ fn uniform(rng: &mut impl Rng) -> f64 {
     ((rng.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// How many things in a row do not happen, each of probability `p`, before one does.
+/// How many consecutive events do not happen, each of probability `p`, before one does.
 fn gap(p: f64, rng: &mut impl Rng) -> u64 {
     if p <= 0.0 {
         return u64::MAX;
     }
-    // A float too large for the type becomes its largest value.
+    // The cast saturates.
     (libm::log(uniform(rng)) / libm::log1p(-p)) as u64
 }
 
-/// How often something is lost in a row, with probability `p` each time.
+/// How many times in a row something is lost, with probability `p` each time.
 fn losses_of_one(p: f64, rng: &mut impl Rng) -> f64 {
     if p <= 0.0 { 0.0 } else { (libm::log(uniform(rng)) / libm::log(p)).floor() }
 }
 
-/// Losses before the n-th success: by gaps, or where there are many as a Poisson number whose mean
-/// is drawn from a gamma law.
+/// Losses before the n-th success: by gaps, or if there are many as a Poisson number whose mean is
+/// drawn from a gamma distribution.
 fn losses_before(n: u64, p: f64, rng: &mut impl Rng) -> f64 {
     if n == 0 || p <= 0.0 {
         return 0.0;

@@ -21,12 +21,12 @@ pub enum Scheme {
         /// Lanes, and repair packets, of a block.
         c: u32,
     },
-    /// Nothing is repeated: `best-effort`. Over when everything has left, whatever arrived.
+    /// Nothing is retransmitted: `best-effort`. Complete when everything has been sent, whatever
+    /// arrived.
     BestEffort,
 }
 
-/// Erasure coding: k data chunks protected by m parity chunks, and selective repeat when that was
-/// not enough.
+/// Erasure coding: k data chunks protected by m parity chunks, with selective repeat as fallback.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Erasure {
     /// Which code.
@@ -35,7 +35,7 @@ pub struct Erasure {
     pub k: u32,
     /// Parity chunks of a submessage.
     pub m: u32,
-    /// β: round trips that the receiver waits beyond the time of injection.
+    /// β: round trips that the receiver waits beyond the injection time.
     pub beta: f64,
     /// Timeout of selective repeat in the fallback, in round trips.
     pub rto_rtts: f64,
@@ -46,7 +46,7 @@ pub struct Erasure {
 pub enum Coding {
     /// Any m of k + m chunks may be lost.
     Mds,
-    /// One of each modulo group may be lost.
+    /// One chunk of each modulo group may be lost.
     Xor,
 }
 
@@ -54,7 +54,7 @@ pub enum Coding {
 const RTO_RTTS: f64 = 3.0;
 /// As in its `SR NACK`.
 const NACK_RTTS: f64 = 1.0;
-/// Round trips that a receiver waits for stragglers before it asks for what failed.
+/// Round trips that a receiver waits for stragglers before it requests what failed.
 const BETA: f64 = 0.5;
 
 impl Scheme {
@@ -63,7 +63,7 @@ impl Scheme {
         Scheme::SelectiveRepeat { rto_rtts: RTO_RTTS }
     }
 
-    /// Selective repeat with NACKs: a timeout of 1 round trip stands for them (section 5.1.1).
+    /// Selective repeat with NACKs, modelled as a timeout of 1 round trip (section 5.1.1).
     pub fn sr_nack() -> Scheme {
         Scheme::SelectiveRepeat { rto_rtts: NACK_RTTS }
     }
@@ -78,7 +78,7 @@ impl Scheme {
         Scheme::Erasure(Erasure { coding: Coding::Xor, k, m, beta: BETA, rto_rtts: RTO_RTTS })
     }
 
-    /// What users call it.
+    /// Its user-visible name.
     pub fn name(&self) -> &'static str {
         match self {
             Scheme::GoBackN => "gbn",
@@ -114,7 +114,7 @@ impl Scheme {
         ]
     }
 
-    /// Checks that the parameters go together.
+    /// Checks that the parameters are consistent.
     pub fn check(&self) -> Result<(), PlanError> {
         let rto = |rtts: f64| {
             if rtts.is_finite() && rtts >= 0.0 {

@@ -1,4 +1,4 @@
-//! A message on a link: what all schemes start from.
+//! A message on a link: the input of all schemes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::link::{Link, MAX_CHUNK_LOSS};
 use crate::repeat::Rounds;
 use crate::scheme::Scheme;
 
-/// A message, and how it is cut.
+/// A message, and how it is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Its bytes.
@@ -68,7 +68,7 @@ pub struct Transfer {
     link: Link,
     message: Message,
     chunk_loss: f64,
-    /// Rate at which losses begin that are not neighbours of another.
+    /// Rate of separate loss events.
     chunk_events: f64,
 }
 
@@ -98,7 +98,7 @@ impl Transfer {
         &self.message
     }
 
-    /// M: the message in chunks. A short last chunk counts as a whole one.
+    /// M: the message in chunks. A short last chunk counts as a full one.
     pub fn chunks(&self) -> u64 {
         self.message.bytes.div_ceil(self.message.chunk_bytes)
     }
@@ -118,8 +118,8 @@ impl Transfer {
         self.chunks() as f64 * self.inject_s() + self.link.rtt_s
     }
 
-    /// Law of the completion time under a scheme: from the injection of the first chunk until the
-    /// sender has the acknowledgement of the last (section 4.2.1).
+    /// Distribution of the completion time under a scheme: from the injection of the first chunk
+    /// until the sender has the acknowledgement of the last (section 4.2.1).
     pub fn completion(&self, scheme: &Scheme) -> Result<Completion, PlanError> {
         scheme.check()?;
         Ok(Completion::new(self, scheme))
@@ -137,7 +137,7 @@ impl Transfer {
         self.message.mtu_bytes as f64 * 8.0 / self.link.bandwidth_bps
     }
 
-    /// What repeating does to chunks, for messages up to this one's length.
+    /// The retransmission rounds of a chunk, for messages up to this one's length.
     pub(crate) fn rounds(&self, rto_s: f64) -> Arc<Rounds> {
         let (inject_s, events) = (self.inject_s(), self.chunk_events);
         Arc::new(Rounds::new(self.chunks(), inject_s, rto_s, events, self.chunk_loss))

@@ -1,4 +1,5 @@
-//! Laws under losses in bursts against packets drawn one by one: how good the approximations are.
+//! Distributions under bursty losses, compared with packets drawn one by one: how good the
+//! approximations are.
 
 use bowline_plan::{GilbertElliott, Link, Loss, Message, Scheme, Transfer};
 use rand_chacha::ChaCha8Rng;
@@ -11,7 +12,7 @@ fn uniform(rng: &mut impl Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Which chunks of a row are lost, packet by packet, from a state in balance.
+/// Which of consecutive chunks are lost, packet by packet, starting from equilibrium.
 fn lost_chunks(model: &GilbertElliott, chunks: usize, rng: &mut impl Rng) -> Vec<bool> {
     let mut bad = uniform(rng) < model.to_bad / (model.to_bad + model.to_good);
     let mut chunk = || {
@@ -25,7 +26,7 @@ fn lost_chunks(model: &GilbertElliott, chunks: usize, rng: &mut impl Rng) -> Vec
     (0..chunks).map(|_| chunk()).collect()
 }
 
-/// `max X_i`: the first round in a row, every repetition by itself, a round trip later.
+/// `max X_i`: the first round back to back, every retransmission by itself, a round trip later.
 fn repeat_s(
     t: &Transfer,
     model: &GilbertElliott,

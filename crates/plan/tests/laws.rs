@@ -1,4 +1,4 @@
-//! Whatever the link and the message, a law is one.
+//! For any link and message, the result is a valid distribution.
 
 use bowline_plan::{Coding, Erasure, GilbertElliott, Link, Loss, Message, Scheme, Transfer};
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ proptest! {
     ) {
         let link = Link { bandwidth_bps, rtt_s, loss };
         let message = Message::new(bytes as u64).with_chunk(packets * 4096);
-        // Losses that leave nothing to plan are refused.
+        // Losses that leave nothing to plan are rejected.
         let Ok(transfer) = Transfer::new(link, message) else { return Ok(()) };
         let law = transfer.completion(&scheme).unwrap();
         let (least_s, mean_s) = (law.least_s(), law.mean_s());
@@ -61,7 +61,7 @@ proptest! {
             before_s = at_s;
         }
         prop_assert!(law.cdf(least_s * 0.999) == 0.0);
-        // The mean lies within what quantiles allow, up to the tail that they leave out.
+        // The mean lies within what the quantiles allow, up to the tail that they leave out.
         let most_s = law.quantile_s(0.999_999);
         prop_assert!(mean_s <= most_s * 1.01, "mean {mean_s}, nearly all below {most_s}");
         prop_assert!(law.bandwidth_overhead() >= 0.0);

@@ -1,4 +1,4 @@
-//! The laws against messages drawn at random, at a few corners. `bench/plan/run` has the
+//! The distributions compared with random samples, at a few corner cases. `bench/plan/run` has the
 //! whole grid.
 
 use bowline_plan::{Link, Loss, Message, Sampler, Scheme, Transfer};
@@ -18,7 +18,7 @@ fn check(bytes: u64, rtt_s: f64, loss: Loss, scheme: Scheme) {
     let mean = times.iter().sum::<f64>() / DRAWS as f64;
     let error = law.mean_s() / mean - 1.0;
     assert!(error.abs() < 0.02, "{what}: mean {} drawn {mean}", law.mean_s());
-    // The share of draws up to a quantile is what the law says, or, at a step, less than it is.
+    // The share of samples up to a quantile matches the distribution, or, at a step, is below it.
     for q in [0.5, 0.99] {
         let at = law.quantile_s(q) * (1.0 + 1e-9);
         let share = times.partition_point(|t| *t <= at) as f64 / DRAWS as f64;

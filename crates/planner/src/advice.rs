@@ -1,4 +1,4 @@
-//! The recommendation, and where it would be another.
+//! The recommendation, and where it changes.
 
 use bowline_chart::text;
 use bowline_plan::{Axis, Crossover, Goal, Loss, PlanError, Scheme, Transfer, choose, crossovers};
@@ -14,15 +14,15 @@ pub struct Advice {
     pub reason: String,
     /// How to run it.
     pub command: String,
-    /// The nearest places where another scheme is to be taken, and its name.
+    /// The nearest points where another scheme is recommended, and its name.
     pub crossovers: Vec<(Crossover, &'static str)>,
 }
 
 impl Advice {
-    /// For a message to one receiver. Candidates are in the order in which they are preferred.
+    /// For a message to one receiver. Candidates are in order of preference.
     ///
     /// # Errors
-    /// Candidates that do not go with the message, or none.
+    /// Candidates that do not fit the message, or none.
     pub fn new(
         transfer: &Transfer,
         candidates: &[Scheme],
@@ -36,7 +36,7 @@ impl Advice {
         Ok(Advice { scheme: candidates[chosen].name(), reason, command, crossovers })
     }
 
-    /// One line for each place where the answer changes.
+    /// One line for each point where the recommendation changes.
     pub fn crossover_lines(&self, transfer: &Transfer) -> Vec<String> {
         let line = |(crossover, scheme): &(Crossover, &'static str)| {
             let side = if crossover.above { "above" } else { "below" };
@@ -64,7 +64,7 @@ impl Advice {
     }
 }
 
-/// Whose loss it is.
+/// What the loss rate refers to.
 pub(crate) fn loss_kind(loss: &Loss) -> &'static str {
     match loss {
         Loss::Packet(_) => "packet loss",
@@ -73,7 +73,7 @@ pub(crate) fn loss_kind(loss: &Loss) -> &'static str {
     }
 }
 
-/// In the JSON: with the unit of the value.
+/// The name in the JSON, with the unit of the value.
 fn axis_name(axis: Axis) -> &'static str {
     match axis {
         Axis::Loss => "loss",
@@ -92,7 +92,7 @@ fn axis_value(axis: Axis, value: f64, transfer: &Transfer) -> String {
     }
 }
 
-/// Which time counts.
+/// Which time is minimised.
 pub(crate) fn goal_text(goal: Goal) -> String {
     match goal {
         Goal::Mean => "in the mean".to_owned(),
@@ -100,7 +100,7 @@ pub(crate) fn goal_text(goal: Goal) -> String {
     }
 }
 
-/// Why: the chosen scheme beside the best one of the other kind.
+/// The reason: the chosen scheme compared with the best one of the other kind.
 fn reason(
     transfer: &Transfer,
     candidates: &[Scheme],
@@ -151,7 +151,7 @@ fn reason(
     Ok(format!("{head}; {against}: {because}."))
 }
 
-/// Whether repairs travel along, before anything is known to be lost.
+/// Whether repairs are sent proactively, before any loss is known.
 pub(crate) fn is_coded(scheme: &Scheme) -> bool {
     matches!(scheme, Scheme::Erasure(_) | Scheme::Lowar { .. })
 }

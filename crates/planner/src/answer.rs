@@ -1,4 +1,4 @@
-//! What the page is told: one answer for the words and numbers, one for each drawing.
+//! The answers for the page: one for the text and numbers, one for each drawing.
 
 use bowline_chart::{scheme_colour, text};
 use bowline_plan::Goal;
@@ -10,14 +10,14 @@ use crate::receivers::Receivers;
 use crate::state::{State, StateError};
 use crate::sweep::{Shown, Sweep};
 
-/// Cells of the page's heatmap each way: few enough to follow a slider within some frames.
+/// Cells of the page's heatmap in each dimension: few enough to follow a slider within some frames.
 const SIDE: usize = 28;
 
-/// Everything but the drawings: `plan` is what `bowline plan --json` prints, but for the cores that
-/// only the machine itself can know; `view` is what the page shows of it.
+/// Everything but the drawings: `plan` is what `bowline plan --json` prints, except the cores,
+/// which only the machine itself can know; `view` is what the page shows of it.
 ///
 /// # Errors
-/// The value that does not make sense.
+/// The invalid value.
 pub fn answer(state: &State) -> Result<Value, StateError> {
     let question = &state.question;
     let point = Point::new(question, &|_| None)?;
@@ -47,7 +47,7 @@ pub fn answer(state: &State) -> Result<Value, StateError> {
 /// The curves along the state's axis, as SVG.
 ///
 /// # Errors
-/// The value that does not make sense.
+/// The invalid value.
 pub fn curves(state: &State, source: &str) -> Result<String, StateError> {
     let shown = if state.question.goal == Goal::Mean { Shown::Mean } else { Shown::Tail };
     let mut chart = Sweep::new(&state.question, state.axis)?.chart(shown);
@@ -58,12 +58,12 @@ pub fn curves(state: &State, source: &str) -> Result<String, StateError> {
 /// The cells of the heatmap.
 ///
 /// # Errors
-/// The value that does not make sense.
+/// The invalid value.
 pub fn grid(state: &State) -> Result<Grid, StateError> {
     Ok(Grid::new(&state.question, SIDE)?)
 }
 
-/// Where the sliders stand.
+/// The positions of the sliders.
 fn position(state: &State, point: &Point) -> Value {
     let link = point.transfer.link();
     json!({
@@ -77,7 +77,7 @@ fn position(state: &State, point: &Point) -> Value {
 }
 
 fn recommended(scheme: &str, reason: &str, command: &str) -> Value {
-    // The scheme's name stands in the heading already.
+    // The heading contains the scheme's name already.
     let reason = reason.strip_prefix(scheme).unwrap_or(reason).trim_start_matches([':', ' ']);
     json!({
         "scheme": scheme,
@@ -88,7 +88,7 @@ fn recommended(scheme: &str, reason: &str, command: &str) -> Value {
 }
 
 fn table(point: &Point) -> Value {
-    // The last column is of the machine, which a page does not know.
+    // The last column depends on the machine, which a page does not know.
     let head = &Point::HEAD[..Point::HEAD.len() - 1];
     let row = |cells: Vec<String>| {
         let best = cells[0] == point.advice.scheme;

@@ -1,4 +1,4 @@
-//! Figure 9 for the user's own link: where coding leads over repeating alone.
+//! Figure 9 for the user's own link: where coding beats plain retransmission.
 
 use bowline_chart::{Axis as ChartAxis, Heatmap, Unit};
 use bowline_plan::{Axis, Group, PlanError, Scheme, Spread, Transfer};
@@ -8,8 +8,8 @@ use crate::advice::{is_coded, loss_kind};
 use crate::question::Question;
 use crate::sweep::{range, spread};
 
-/// How many times faster the best coding is than the best repeating, by size and loss: row by row,
-/// for callers that cannot wait for all of them.
+/// How many times faster the best coding scheme is than the best retransmitting one, by size and
+/// loss: row by row, for callers that cannot wait for all of them.
 pub struct Grid {
     question: Question,
     transfer: Transfer,
@@ -20,7 +20,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Of `side` cells each way.
+    /// With `side` cells in each dimension.
     ///
     /// # Errors
     /// Schemes of which none codes, or all do.
@@ -42,7 +42,7 @@ impl Grid {
         self.ys.len()
     }
 
-    /// One row, counted from the smallest message; a place without a plan is not a number.
+    /// One row, counted from the smallest message; a point without a plan is NaN.
     pub fn row(&self, row: usize) -> Vec<f64> {
         let cell = |loss: &f64| self.speedup(*self.ys.get(row)?, *loss);
         self.xs.iter().map(|loss| cell(loss).unwrap_or(f64::NAN)).collect()
@@ -80,7 +80,7 @@ impl Grid {
     }
 }
 
-/// What programs read of it.
+/// Its JSON form.
 pub fn heatmap_json(map: &Heatmap) -> Value {
     json!({"loss": map.xs, "size_bytes": map.ys, "coding_speedup": map.rows})
 }

@@ -1,9 +1,9 @@
-//! What `bowline plan` and the planner's page say about a link.
+//! The answers of `bowline plan` and of the planner's page about a link.
 //!
-//! A [`Question`] is a message on a link, with what is to be compared. From it follow a [`Point`]
-//! (the table and the recommendation), [`Receivers`], a [`Sweep`] along an axis and a heatmap
-//! ([`Grid`]). [`parse`] reads values as people write them, and [`State`] reads the page's: the
-//! command line and the page understand the same texts, and give the same digits.
+//! A [`Question`] is a message on a link, and what to compare. It yields a [`Point`] (the table and
+//! the recommendation), [`Receivers`], a [`Sweep`] along an axis and a heatmap ([`Grid`]).
+//! [`parse`] reads values as users write them, and [`State`] reads the page's: the command line and
+//! the page accept the same texts, and give the same digits.
 //!
 //! ```
 //! use bowline_planner::{Point, State};

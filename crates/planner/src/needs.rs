@@ -1,34 +1,35 @@
-//! What a scheme needs at the other end of a link, and how Bowline runs it.
+//! What a scheme requires of the other end of a link, and how Bowline runs it.
 
 use std::fmt::Write;
 
 use bowline_plan::Scheme;
 use serde::Serialize;
 
-/// Who must be at the other end.
+/// What must be at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
     /// Any NIC that speaks RoCEv2.
     AnyRoce,
-    /// Bowline with FEC on. The ends find out about each other; one without gets plain go-back-N.
+    /// Bowline with FEC enabled. The ends negotiate; without FEC at the other end it is plain
+    /// go-back-N.
     BowlineFec,
     /// Bowline, and a program that uses its reliable queue pairs.
     BowlineReliable,
 }
 
 impl Peer {
-    /// Of a scheme.
+    /// The requirement of a scheme.
     pub fn of(scheme: &Scheme) -> Peer {
         match scheme {
-            // RC; and UC, where nothing is repeated.
+            // RC; and UC, where nothing is retransmitted.
             Scheme::GoBackN | Scheme::BestEffort => Peer::AnyRoce,
             Scheme::Lowar { .. } => Peer::BowlineFec,
             Scheme::SelectiveRepeat { .. } | Scheme::Erasure(_) => Peer::BowlineReliable,
         }
     }
 
-    /// In a sentence.
+    /// As a sentence.
     pub fn text(self) -> &'static str {
         match self {
             Peer::AnyRoce => "any RoCEv2 NIC",
@@ -53,7 +54,7 @@ pub(crate) fn command(scheme: &Scheme) -> String {
     }
 }
 
-/// The needs of all these schemes, a line each for those that need the same.
+/// The requirements of all these schemes, one line for those that require the same.
 pub(crate) fn lines(schemes: &[Scheme]) -> Vec<String> {
     let mut groups: Vec<(Peer, String)> = Vec::new();
     for scheme in schemes {

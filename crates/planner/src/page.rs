@@ -10,9 +10,9 @@ const JS: &str = include_str!("../page/explorer.js");
 const WASM: &[u8] = include_bytes!("../page/planner.wasm");
 
 /// The page. `command` made it on `date`; it starts from `state`, lines of `key=value` as
-/// [`crate::State`] reads them, unless its address says otherwise.
+/// [`crate::State`] reads them, unless its URL says otherwise.
 pub fn html(command: &str, date: &str, state: &str) -> String {
-    // What is put in is not looked at again: no value can stand for another.
+    // Inserted values are not expanded again, so no value can act as a placeholder.
     let mut out = String::with_capacity(HTML.len() + CSS.len() + JS.len() + 2 * WASM.len());
     let mut rest = HTML;
     while let Some((before, after)) = rest.split_once("{{") {

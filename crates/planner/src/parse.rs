@@ -1,4 +1,4 @@
-//! Values as people write them, on the command line and in the page.
+//! Parses values as users write them, on the command line and in the page.
 
 use bowline_link::{LinkProfile, units};
 use bowline_plan::{GilbertElliott, Loss, Scheme};
@@ -49,7 +49,7 @@ pub fn loss(text: &str) -> Result<Loss, String> {
              ge(1e-5,12%)"
         )
     };
-    // A profile is a list; only its loss is asked for.
+    // A profile is a list; only its loss is accepted.
     if text.contains('=') {
         return Err(wrong());
     }
@@ -80,7 +80,7 @@ pub fn chunk_loss(text: &str) -> Result<Loss, String> {
     }
 }
 
-/// The mean number of packets that are lost together, from 1 on: `8`.
+/// The mean number of packets that are lost together, at least 1: `8`.
 ///
 /// # Errors
 /// See [`rate`].
@@ -92,10 +92,10 @@ pub fn burst(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Independent losses that come in bursts of this mean length instead; 1 leaves them independent.
+/// Turns independent losses into bursts of this mean length; 1 leaves them independent.
 ///
 /// # Errors
-/// For losses that have bursts of their own, and for those of chunks.
+/// For losses that are bursty already, and for those of chunks.
 pub fn with_burst(loss: Loss, packets: f64) -> Result<Loss, String> {
     match loss {
         Loss::Packet(p) if packets > 1.0 && p > 0.0 => {

@@ -11,23 +11,24 @@ use crate::needs;
 use crate::question::Question;
 use crate::row::Row;
 
-/// What is said about one point.
+/// The answer for one point.
 pub struct Point {
     /// The message on its link.
     pub transfer: Transfer,
     /// The table.
     pub rows: Vec<Row>,
-    /// What the schemes of the rows need at the other end.
+    /// What the schemes of the rows require of the other end.
     pub needs: Vec<String>,
     /// The recommendation for one receiver.
     pub advice: Advice,
 }
 
 impl Point {
-    /// Asks the planner. `cores` says how many cores a scheme's code takes, where that is known.
+    /// Computes the answer. `cores` returns how many cores a scheme's code takes, where that is
+    /// known.
     ///
     /// # Errors
-    /// What cannot be planned with.
+    /// What cannot be planned.
     pub fn new(
         question: &Question,
         cores: &dyn Fn(&Scheme) -> Option<f64>,
@@ -111,7 +112,7 @@ impl Point {
         out
     }
 
-    /// What programs read: see `docs/plan.md`.
+    /// The JSON form: see `docs/plan.md`.
     pub fn json(&self) -> Value {
         let (link, message) = (self.transfer.link(), self.transfer.message());
         json!({

@@ -1,19 +1,19 @@
-//! What is asked.
+//! The planner's input.
 
 use bowline_plan::{Coding, Erasure, Goal, Link, Message, PlanError, Scheme, Transfer};
 
-/// A message on a link, what is compared on it, and what is to be short.
+/// A message on a link, the schemes to compare, and the time to minimise.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// The link.
     pub link: Link,
     /// The message.
     pub message: Message,
-    /// Names of the schemes that are compared; none stands for all.
+    /// Names of the schemes to compare; empty for all.
     pub only: Vec<&'static str>,
     /// Parameters of the schemes.
     pub parameters: Parameters,
-    /// What the recommended scheme keeps short.
+    /// What the recommended scheme minimises.
     pub goal: Goal,
     /// Receivers of the message; more than one are served through a multicast group.
     pub receivers: u32,
@@ -24,9 +24,9 @@ pub struct Question {
 pub struct Parameters {
     /// Data and parity chunks of a submessage.
     pub ec: (u32, u32),
-    /// Round trips that a receiver of coded messages waits before it asks for what failed.
+    /// Round trips that a receiver of coded messages waits before it requests what failed.
     pub beta: f64,
-    /// Round trips until sr-rto sends a chunk again, and coding's fallback.
+    /// Timeout of sr-rto, and of coding's fallback, in round trips.
     pub rto: f64,
     /// Packets and lanes of a block of LoWAR.
     pub lowar: (u32, u32),
@@ -40,7 +40,7 @@ impl Default for Parameters {
 }
 
 impl Question {
-    /// All schemes with the paper's parameters, for one receiver and a short mean.
+    /// All schemes with the paper's parameters, for one receiver, minimising the mean.
     pub fn new(link: Link, message: Message) -> Question {
         let (only, parameters) = (Vec::new(), Parameters::default());
         Question { link, message, only, parameters, goal: Goal::Mean, receivers: 1 }
@@ -49,7 +49,7 @@ impl Question {
     /// The message on its link.
     ///
     /// # Errors
-    /// A number that cannot be planned with.
+    /// A number that is out of range.
     pub fn transfer(&self) -> Result<Transfer, PlanError> {
         Transfer::new(self.link, self.message)
     }
@@ -57,7 +57,7 @@ impl Question {
     /// The schemes of the table.
     ///
     /// # Errors
-    /// Parameters that do not go together.
+    /// Inconsistent parameters.
     pub fn schemes(&self) -> Result<Vec<Scheme>, PlanError> {
         let schemes = Scheme::all().map(|scheme| self.parameters.of(scheme));
         for scheme in &schemes {
@@ -67,11 +67,11 @@ impl Question {
         Ok(schemes.into_iter().filter(wanted).collect())
     }
 
-    /// The schemes to choose from, those that ask for least first: of the other end, and of the
-    /// CPU. All of them can be run.
+    /// The schemes to choose from, the least demanding first: of the other end, and of the CPU. All
+    /// of them can be run.
     ///
     /// # Errors
-    /// Parameters that do not go together, or no reliable scheme at all.
+    /// Inconsistent parameters, or no reliable scheme at all.
     pub fn candidates(&self) -> Result<Vec<Scheme>, PlanError> {
         const SIMPLEST_FIRST: [&str; 6] = ["gbn", "sr-nack", "sr-rto", "lowar", "ec-xor", "ec-mds"];
         let mut schemes = self.schemes()?;

@@ -1,4 +1,4 @@
-//! One message to many receivers, by scheme: through a group, and by fan-out.
+//! One message to many receivers, by scheme: through a multicast group, and by fan-out.
 
 use std::fmt::Write;
 
@@ -10,12 +10,12 @@ use crate::advice::goal_text;
 use crate::needs::command;
 use crate::question::Question;
 
-/// What is said about it.
+/// The answer for many receivers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Receivers {
     /// How many.
     pub receivers: u32,
-    /// The scheme to take through a group.
+    /// The recommended scheme for a group.
     pub recommended: &'static str,
     /// Why, in a sentence.
     pub reason: String,
@@ -41,10 +41,10 @@ pub struct ReceiversRow {
 }
 
 impl Receivers {
-    /// Asks the planner about all of the question's receivers.
+    /// Computes the answer for all of the question's receivers.
     ///
     /// # Errors
-    /// What cannot be planned with.
+    /// What cannot be planned.
     pub fn new(question: &Question) -> Result<Receivers, PlanError> {
         let transfer = question.transfer()?;
         let receivers = question.receivers;

@@ -1,4 +1,4 @@
-//! What the table has about each scheme.
+//! A row of the table.
 
 use bowline_plan::{Completion, PlanError, Scheme, Transfer};
 use serde::Serialize;
@@ -19,15 +19,15 @@ pub struct Row {
     pub slowdown: f64,
     /// The 99.9th percentile over the ideal.
     pub p999_slowdown: f64,
-    /// Bytes beside the message's own, over those.
+    /// Bytes sent besides the message's own, relative to those.
     pub bandwidth_overhead: f64,
-    /// Probability that anything is sent again.
+    /// Probability that anything is retransmitted.
     pub repair_probability: f64,
     /// Cores that coding takes at the link's rate; none for schemes that do not code.
     pub cores: Option<f64>,
-    /// Who must be at the other end.
+    /// What must be at the other end.
     pub peer: Peer,
-    /// Drawn at random, as a check on the model.
+    /// Sampled at random, as a check on the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled: Option<Times>,
 }
@@ -46,7 +46,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Of a law.
+    /// Of a distribution.
     pub fn of(law: &Completion) -> Times {
         Times {
             mean_s: law.mean_s(),
@@ -56,7 +56,7 @@ impl Times {
         }
     }
 
-    /// Of draws in order of length.
+    /// Of sorted samples.
     pub fn of_draws(sorted: &[f64]) -> Times {
         let n = sorted.len();
         let quantile = |q: f64| sorted[((n as f64 * q).ceil() as usize).clamp(1, n) - 1];
@@ -70,7 +70,7 @@ impl Times {
 }
 
 impl Row {
-    /// Of a scheme, and of the cores that its code takes if it has one.
+    /// The row of a scheme, with the cores that its code takes if it has one.
     pub(crate) fn new(
         transfer: &Transfer,
         scheme: &Scheme,

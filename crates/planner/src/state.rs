@@ -1,4 +1,4 @@
-//! The state of the planner's page: what its controls say, as text.
+//! The state of the planner's page: the values of its controls, as text.
 
 use std::str::FromStr;
 
@@ -7,15 +7,15 @@ use bowline_plan::{Axis, Goal, Link, Message, PlanError, rtt_of_distance_s};
 use crate::parse;
 use crate::question::Question;
 
-/// What the page's controls say.
+/// The values of the page's controls.
 ///
-/// As text: lines of `key=value`, in any order. What is left out has the value of
-/// [`State::DEFAULTS`]; values are written as on the command line.
+/// As text: lines of `key=value`, in any order. Missing keys have the value of [`State::DEFAULTS`];
+/// values are written as on the command line.
 #[derive(Clone, Debug)]
 pub struct State {
     /// What is asked.
     pub question: Question,
-    /// What the curves are drawn over.
+    /// The x axis of the curves.
     pub axis: Axis,
     /// Mean number of packets that are lost together.
     pub burst: f64,
@@ -23,7 +23,7 @@ pub struct State {
     texts: Vec<(&'static str, String)>,
 }
 
-/// A value that does not make sense.
+/// An invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateError {
     /// The key that it belongs to.
@@ -40,14 +40,14 @@ impl std::fmt::Display for StateError {
 
 impl std::error::Error for StateError {}
 
-/// Receivers at most, as on the command line.
+/// Most receivers, as on the command line.
 const MAX_RECEIVERS: u32 = 65_536;
-/// Longer texts are not values.
+/// Longer texts are rejected.
 const MAX_TEXT: usize = 64;
 
 impl State {
-    /// The keys, and the values of those that are left out. `rtt` stands in the place of `distance`
-    /// if it is not empty.
+    /// The keys, and their default values. `rtt` takes precedence over `distance` if it is not
+    /// empty.
     pub const DEFAULTS: [(&'static str, &'static str); 11] = [
         ("bandwidth", "400Gbps"),
         ("distance", "3750km"),
@@ -87,7 +87,7 @@ impl State {
     }
 }
 
-/// A value as a shell takes it.
+/// A value, quoted for a shell.
 fn quoted(value: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "+-.,%".contains(c);
     if value.chars().all(plain) { value.to_owned() } else { format!("'{value}'") }
@@ -103,7 +103,7 @@ impl FromStr for State {
     fn from_str(text: &str) -> Result<State, StateError> {
         let mut texts = State::DEFAULTS.map(|(key, value)| (key, value.to_owned())).to_vec();
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
-            // A key of a later version is no mistake.
+            // Ignore keys of a later version.
             let Some((key, place)) = texts.iter_mut().find(|(name, _)| *name == key.trim()) else {
                 continue;
             };

@@ -18,7 +18,7 @@ pub struct Sweep {
 
 struct Curve {
     scheme: &'static str,
-    /// The law and the ideal of each place; none where there is nothing to plan.
+    /// The distribution and the ideal at each point; none where there is nothing to plan.
     laws: Vec<Option<(Group, f64)>>,
 }
 
@@ -32,12 +32,12 @@ pub enum Shown {
 }
 
 const POINTS: usize = 61;
-/// Slowdowns beyond this are off the chart: who is there is told so by the line that leaves it.
+/// Larger slowdowns are off the chart: their line leaves it.
 const MAX_SLOWDOWN: f64 = 40.0;
-/// Light's way there and back: what a chart of distances shows of round trips.
+/// Kilometres per second of round trip: converts round trips for a chart of distances.
 const KILOMETRES_PER_SECOND: f64 = 150_000.0;
 
-/// Where an axis is looked at: the paper's ranges, and around the transfer's own place.
+/// The range of an axis: the paper's, and around the transfer's own value.
 pub(crate) fn range(axis: Axis, transfer: &Transfer) -> (f64, f64) {
     let (low, high) = match axis {
         Axis::Loss => (1e-8, 1e-1),
@@ -53,7 +53,7 @@ pub(crate) fn range(axis: Axis, transfer: &Transfer) -> (f64, f64) {
     (low.min(here / 10.0), high.max(here * 10.0).min(top))
 }
 
-/// Values between two, evenly spread by their logarithms.
+/// Values between two, evenly spaced by their logarithms.
 pub(crate) fn spread((low, high): (f64, f64), points: usize) -> Vec<f64> {
     let last = (points - 1) as f64;
     (0..points).map(|i| low * libm::pow(high / low, i as f64 / last)).collect()
@@ -72,7 +72,7 @@ impl Sweep {
     /// Along an axis, for all of the question's receivers.
     ///
     /// # Errors
-    /// What cannot be planned with.
+    /// What cannot be planned.
     pub fn new(question: &Question, axis: Axis) -> Result<Sweep, PlanError> {
         let transfer = question.transfer()?;
         let values = spread(range(axis, &transfer), POINTS);
@@ -91,7 +91,7 @@ impl Sweep {
         Ok(Sweep { axis, transfer, receivers: question.receivers, values, curves })
     }
 
-    /// Times over the ideal of the same place.
+    /// Times relative to the ideal at the same point.
     pub fn chart(&self, shown: Shown) -> LineChart {
         let (label, unit) = match self.axis {
             Axis::Size => ("message size".to_owned(), Unit::Bytes),
@@ -139,7 +139,7 @@ impl Sweep {
         chart
     }
 
-    /// What programs read.
+    /// The JSON form.
     pub fn json(&self) -> Value {
         let (name, unit) = match self.axis {
             Axis::Size => ("size", "bytes"),
@@ -169,7 +169,7 @@ impl Sweep {
     }
 }
 
-/// A scheme's line, in its colour wherever it is drawn.
+/// A scheme's line, in the same colour in every chart.
 pub fn scheme_series(scheme: &str, points: Vec<(f64, f64)>) -> Series {
     let colour = bowline_chart::scheme_colour(scheme);
     let style = if matches!(scheme, "gbn" | "lowar") { Style::Dashed } else { Style::Line };

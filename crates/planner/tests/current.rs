@@ -1,8 +1,8 @@
-//! Whether what is checked in was made of these sources: the planner as WebAssembly, and the book's
-//! page.
+//! Checks that the checked-in artefacts match these sources: the planner as WebAssembly, and the
+//! book's page.
 //!
 //! Both are checked in because not everybody can build for WebAssembly. `crates/planner/wasm/build`
-//! makes them anew, and calls this test with `BOWLINE_WRITE` set to the date.
+//! rebuilds them, and runs this test with `BOWLINE_WRITE` set to the date.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,14 +27,14 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What of a source file makes a difference: no comments, no tests, no indentation.
+/// The relevant part of a source file: no comments, no tests, no indentation.
 fn code(text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A digest of all that the WebAssembly is made of.
+/// A digest of all that the WebAssembly is built from.
 fn digest() -> String {
     let mut hasher = blake3::Hasher::new();
     for part in ["plan", "chart", "link", "planner", "planner/wasm"] {
@@ -49,7 +49,7 @@ fn digest() -> String {
             hasher.update(code(&fs::read_to_string(path).unwrap()).as_bytes());
         }
     }
-    // The functions that digits depend on.
+    // The library functions that the digits depend on.
     let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap();
     let libm = lock.split("\n\n").find(|package| package.contains("name = \"libm\""));
     hasher.update(libm.unwrap().as_bytes());

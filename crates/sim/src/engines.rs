@@ -1,4 +1,4 @@
-//! A device of the simulated world: its engines, lent to the objects that the product runs as well.
+//! A device of the simulated world: its engines, lent to the same objects that the product uses.
 
 use core::convert::Infallible;
 use std::cell::RefCell;
@@ -12,12 +12,12 @@ use crate::world::{NicId, World};
 /// Which NICs are the engines of a device: a lane each, on one rail or two.
 #[derive(Debug)]
 pub(crate) struct DeviceNics {
-    /// By rail; the backup's are none if there is no backup.
+    /// By rail; the backup's list is empty if there is no backup.
     rails: [Vec<NicId>; 2],
 }
 
 impl DeviceNics {
-    /// Both rails have as many lanes, if there is a backup.
+    /// Both rails must have the same number of lanes, if there is a backup.
     pub(crate) fn new(lanes: Vec<NicId>, backup: Vec<NicId>) -> DeviceNics {
         assert!(backup.is_empty() || backup.len() == lanes.len(), "lanes pair up");
         DeviceNics { rails: [lanes, backup] }
@@ -38,7 +38,7 @@ impl DeviceNics {
     }
 }
 
-/// The engines of one device, for the length of a call.
+/// The engines of one device, for the duration of a call.
 pub(crate) struct DeviceEngines<'a> {
     world: RefCell<&'a mut World>,
     nics: Rc<DeviceNics>,
@@ -63,7 +63,7 @@ impl Engines for DeviceEngines<'_> {
         Ok(f(world.nic_mut(self.nics.at(at)), now))
     }
 
-    /// Polling makes neither packets nor timeouts: the world drives engines by itself.
+    /// Polling produces neither packets nor timeouts: the world drives the engines itself.
     fn poll<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Infallible> {
         let mut world = self.world.borrow_mut();
         let now = world.now();
@@ -71,7 +71,7 @@ impl Engines for DeviceEngines<'_> {
     }
 }
 
-/// What an engine of the simulation refused: it cannot have ended.
+/// The engine's error: a simulated engine never ends.
 pub(crate) fn refusal(error: MirrorError<Infallible>) -> bowline_nic::ControlError {
     match error {
         MirrorError::Control(error) => error,

@@ -1,4 +1,4 @@
-//! Events in the order of their time.
+//! Events in order of time.
 
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -21,7 +21,7 @@ pub(crate) enum Event {
     Depart {
         link: LinkId,
     },
-    /// A pause frame has its effect on who sends over a link.
+    /// A pause frame takes effect on the sender of a link.
     Pause {
         link: LinkId,
         class: u8,
@@ -45,7 +45,7 @@ pub(crate) enum Event {
     },
 }
 
-/// What waits for its time.
+/// An entry of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
     One(Event),
@@ -55,17 +55,17 @@ enum Entry {
 
 /// The queue of events.
 ///
-/// Nearly all events are packets that arrive, and those of one link do so in order. So each link
-/// has a line of its own, of which only the first waits here: the queue is as large as the network,
-/// not as the number of packets in flight. What comes within microseconds is in a wheel, the rest
-/// in a heap.
+/// Nearly all events are packet arrivals, and those of one link are in order. So each link has its
+/// own queue, of which only the first packet waits here: this queue scales with the network, not
+/// with the number of packets in flight. Events within microseconds are in a wheel, the rest in a
+/// heap.
 ///
-/// The order of events of the same time is fixed by what was asked for before, but not the order of
-/// asking; only packets of one link keep theirs.
+/// The order of simultaneous events is deterministic, but not always the order of insertion; only
+/// packets of one link keep theirs.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     near: Wheel<Entry>,
-    /// With a number that counts up, so that equal times have an order.
+    /// With an increasing number, so that equal times have an order.
     far: BinaryHeap<Reverse<(Time, u64, Entry)>>,
     /// Packets on each link, in the order of their arrival.
     flights: Vec<VecDeque<(Time, PacketId)>>,
@@ -73,12 +73,12 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
-    /// Asks for an event, not before the time of the last one that was popped.
+    /// Schedules an event, not before the time of the last one that was popped.
     pub(crate) fn push(&mut self, at: Time, event: Event) {
         self.wait(at, Entry::One(event));
     }
 
-    /// A packet arrives over a link, not before any other that was given to this function.
+    /// A packet arrives over a link, not before any earlier one passed to this function.
     #[inline]
     pub(crate) fn push_in_order(&mut self, at: Time, link: LinkId, packet: PacketId) {
         let index = link.0 as usize;

@@ -43,7 +43,7 @@ impl TraceHash {
     }
 }
 
-/// A fast hash of addresses, which come from scenarios and not from an enemy.
+/// A fast hash of addresses, which come from scenarios and not from an attacker.
 #[derive(Default)]
 pub(crate) struct AddrHasher(u64);
 

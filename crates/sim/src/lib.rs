@@ -15,14 +15,14 @@
 //! ```
 //!
 //! The other storms: [`failover_storm`] has two NICs per host and connections that move between
-//! them, [`sdr_storm`] runs SDR and its schemes, [`xp_storm`] XP, [`multicast_storm`] groups,
+//! them, [`sdr_storm`] covers SDR and its schemes, [`xp_storm`] XP, [`multicast_storm`] groups,
 //! [`cm_storm`] the connection manager, [`collective_storm`] collective operations,
 //! [`sealed_storm`] sealed connections. In some seeds an attacker forges packets ([`attack`]).
-//! [`experiment`] measures.
+//! [`experiment`] measures performance.
 //!
 //! This crate reads no clock, draws randomness only from its seeds, does not depend on the order of
-//! a hash map, and knows nothing private of an engine. The same seed gives the same trace hash,
-//! twice and on every machine.
+//! a hash map, and uses only the public interface of an engine. The same seed gives the same trace
+//! hash, every time and on every machine.
 
 #![forbid(unsafe_code)]
 

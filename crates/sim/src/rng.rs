@@ -26,7 +26,8 @@ impl SimRng {
     /// A number below `n`; 0 if `n` is 0.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
-        // The bias of the multiplication is below n / 2^64: invisible, and free of rejection loops.
+        // The bias of the multiplication is below n / 2^64: negligible, and there is no rejection
+        // loop.
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 

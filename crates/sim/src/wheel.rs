@@ -1,37 +1,37 @@
-//! Things that wait for a time in the near future, one nanosecond a slot.
+//! A timing wheel for the near future, with one slot per nanosecond.
 
 use bowline_nic::Time;
 
 /// Nanoseconds that the wheel reaches ahead: a few packets on a fast link and the delay of a cable.
-/// Small enough for a core's nearest cache.
+/// Small enough for a core's L1 cache.
 const SLOTS: usize = 8192;
 const WORDS: usize = SLOTS / 64;
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// What waits, by time; what is due at one instant in the order in which it came in.
+/// Entries by time; those due at one instant in insertion order.
 ///
-/// Everything in it is between the time of the last `pop` or `advance` and `SLOTS` nanoseconds
-/// later, so that a slot holds what is due at one instant.
+/// Every entry lies between the time of the last `pop` or `advance` and `SLOTS` nanoseconds later,
+/// so a slot holds the entries of one instant.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     now: u64,
     /// When the first is due; `u64::MAX` if there is none.
     first: u64,
-    /// The last place of each slot's ring.
+    /// The last entry of each slot's ring.
     lasts: Box<[u32; SLOTS]>,
-    /// Slots with something in them, as bits, and words of these that are not zero.
+    /// Non-empty slots, as bits, and the non-zero words of these.
     used: [u64; WORDS],
     used_words: u128,
     places: Vec<Place<T>>,
-    /// The first of the places that are free.
+    /// Head of the free list.
     free: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Place<T> {
     what: T,
-    /// The next of its slot; the first for the last. Or the next that is free.
+    /// The next entry of its slot, which for the last is the first; or the next free one.
     next: u32,
 }
 
@@ -61,11 +61,11 @@ impl<T: Copy> Wheel<T> {
         Time::from_nanos(self.first)
     }
 
-    /// Takes something in; `false` if its time is out of reach.
+    /// Inserts an entry; returns `false` if its time is out of reach.
     #[inline]
     pub(crate) fn insert(&mut self, at: Time, what: T) -> bool {
         let at = at.as_nanos();
-        // What is past would be as far ahead as can be.
+        // Past times wrap around to far ahead.
         if at.wrapping_sub(self.now) >= SLOTS as u64 {
             return false;
         }
@@ -103,7 +103,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Takes out what comes first.
+    /// Removes the first entry.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         let slot = slot_of(self.first);
@@ -121,7 +121,7 @@ impl<T: Copy> Wheel<T> {
         Some(place.what)
     }
 
-    /// The slot of what is due now has become empty.
+    /// The slot of the current time has become empty.
     #[inline]
     fn empty(&mut self, slot: usize) {
         self.lasts[slot] = NONE;
@@ -132,12 +132,12 @@ impl<T: Copy> Wheel<T> {
         self.first = self.find_first(slot);
     }
 
-    /// Says that nothing earlier than `now` will be taken in, nor is here.
+    /// Promises that nothing earlier than `now` will be inserted, nor is here.
     pub(crate) fn advance(&mut self, now: Time) {
         self.now = self.now.max(now.as_nanos());
     }
 
-    /// When the first after `slot`, which is empty and that of now, is due.
+    /// When the first entry after `slot` is due; `slot` is the current, empty one.
     #[inline]
     fn find_first(&self, slot: usize) -> u64 {
         if self.used_words == 0 {

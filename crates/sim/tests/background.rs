@@ -1,4 +1,4 @@
-//! Background traffic by its statistics, and as it comes through a network.
+//! The statistics of background traffic, and its passage through a network.
 
 #[allow(dead_code, reason = "each test program uses its part")]
 mod rig;
@@ -33,7 +33,7 @@ fn flows_make_up_the_load_in_a_poisson_process() {
     let load = bits as f64 / (16.0 * 100.0 * 9_990_000.0);
     assert!((load - 0.3).abs() < 0.01, "{load}");
     assert!(flows.is_sorted_by_key(|flow| flow.at));
-    // In a Poisson process the gaps vary as much as they are long.
+    // In a Poisson process, the standard deviation of the gaps equals their mean.
     let gaps: Vec<f64> = flows.windows(2).map(|w| w[1].at.nanos_since(w[0].at) as f64).collect();
     let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
     let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;

@@ -55,7 +55,7 @@ impl App for Ranks {
         let (now, rank) = (world.now(), &mut self.ranks[nic.0]);
         let did = rank.group.drive(world.poll_nic(nic), now);
         if did {
-            // It has posted, perhaps.
+            // It may have posted.
             world.nic_mut(nic);
         }
         while let Some((_, result)) = rank.group.poll_done() {
@@ -243,7 +243,7 @@ fn what_is_lost_is_within_the_promise_and_the_same_everywhere() {
             .into_iter()
             .enumerate()
     {
-        // Too early for any repair, before one may have come, and after.
+        // Too early for any repair, before one may have arrived, and after.
         for deadline_us in [20, 60, 3_000] {
             let context = format!("loss {loss}, max_loss {max_loss}, deadline {deadline_us} us");
             let (mut world, mut app) = group(seed as u64, count, 6, loss);
@@ -254,7 +254,7 @@ fn what_is_lost_is_within_the_promise_and_the_same_everywhere() {
             let outputs = outputs(&app, count, &context);
             let reports: Vec<_> = app.ranks.iter().map(|rank| rank.reports[0].clone()).collect();
             for report in &reports {
-                // Half of what a rank gets are results, which are never lost.
+                // Half of what a rank receives are results, which are never lost.
                 assert!(
                     report.missing_bytes <= bounds.allowed(report.expected_bytes / 2 + 8),
                     "{context}"
@@ -269,7 +269,7 @@ fn what_is_lost_is_within_the_promise_and_the_same_everywhere() {
     assert!(lost > 100_000, "{lost}");
 }
 
-/// Half of the time is the first half's, in which bytes may be lost. The second half is repaired.
+/// The first half, in which bytes may be lost, takes half of the time. The second half is repaired.
 #[test]
 fn an_operation_ends_by_its_deadline_and_a_repair() {
     let count = 100_000;
@@ -280,8 +280,7 @@ fn an_operation_ends_by_its_deadline_and_a_repair() {
         world.run_until(&mut app, Time::from_millis(20_000));
         for rank in &app.ranks {
             let elapsed_us = rank.reports[0].elapsed_ns / 1_000;
-            // A few times a round trip and the wait for it, where a control message is the one that
-            // is lost.
+            // A few times a round trip and the wait for it, if a control message is lost.
             assert!(elapsed_us < 400 + 1_500, "seed {seed}: {elapsed_us} us");
         }
     }

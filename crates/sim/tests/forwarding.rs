@@ -1,4 +1,4 @@
-//! Which ways packets take, and that lossless classes lose nothing.
+//! Which paths packets take, and that lossless classes lose nothing.
 
 #[allow(dead_code, reason = "each test program uses its part")]
 mod rig;
@@ -9,7 +9,7 @@ use bowline_sim::NicId;
 use bowline_sim::net::{Ecmp, PfcConfig, PfcStats, Spray, Switch, Topology, fat_tree, star};
 use rig::{CABLE, Rig};
 
-/// How many packets each cable carried that were sent by switches.
+/// How many packets each cable from a switch carried.
 fn carried(rig: &Rig) -> Vec<u64> {
     let network = rig.world.network();
     let mut loads: Vec<u64> =
@@ -39,7 +39,7 @@ fn retransmitted(rig: &Rig) -> u64 {
 fn a_flow_keeps_its_way_under_ecmp() {
     let rig = across_the_core(|| Box::new(Ecmp::by_flow()));
     assert_eq!(retransmitted(&rig), 0, "nothing overtook");
-    // Data and answers: six links each, and no others.
+    // Data and acknowledgements: six links each, and no others.
     assert_eq!(carried(&rig).iter().filter(|n| **n > 0).count(), 12);
 }
 
@@ -55,8 +55,8 @@ fn spraying_uses_all_ways_alike() {
     for make in [Spray::round_robin, Spray::shortest_queue] {
         let rig = across_the_core(|| Box::new(make()));
         let loads = carried(&rig);
-        // The host's two cables carry everything; then two ways up, four over the cores and back,
-        // and two down. What is left are answers.
+        // The host's two cables carry everything; then two paths up, four over the cores and back,
+        // and two down. The rest are acknowledgements.
         let data = loads[0];
         assert!(loads[1] * 10 > data * 9, "{loads:?}");
         for load in &loads[2..6] {
@@ -88,8 +88,8 @@ fn incast(pfc: Option<PfcConfig>) -> (Rig, PfcStats) {
     (rig, stats)
 }
 
-/// Packets are of class 0. A cable of 500 ns and a packet that is on its way when a pause comes
-/// are some 15 kB at 100 Gbit/s.
+/// Packets are of class 0. A cable of 500 ns and a packet in flight when a pause arrives are some
+/// 15 kB at 100 Gbit/s.
 const PFC: PfcConfig =
     PfcConfig { classes: 1, xoff_bytes: 20_000, xon_bytes: 10_000, headroom_bytes: 16_000 };
 

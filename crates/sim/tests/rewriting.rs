@@ -24,7 +24,7 @@ const RC_WRITE_FIRST: u8 = 0x06;
 const RC_WRITE_ONLY: u8 = 0x0a;
 const RC_ACKNOWLEDGE: u8 = 0x11;
 
-/// Somebody behind the virtual address.
+/// A member behind the virtual address.
 #[derive(Clone, Copy)]
 struct Member {
     addr: IpAddr,
@@ -32,7 +32,7 @@ struct Member {
     rkey: u32,
 }
 
-/// Makes a packet one from the virtual address to a member.
+/// Rewrites a packet to go from the virtual address to a member.
 fn readdress(packet: &mut Packet, to: &Member) {
     (packet.src, packet.dst) = (VIRTUAL, to.addr);
     packet.bytes[QPN].copy_from_slice(&to.qpn.get().to_be_bytes()[1..]);
@@ -49,7 +49,7 @@ fn send_to(addr: IpAddr, frame: Frame, ports: &mut Ports<'_>) {
     }
 }
 
-/// Two members that each believe to talk to the virtual address.
+/// Two members that each believe that they talk to the virtual address.
 struct Rewriter {
     members: [Member; 2],
 }
@@ -188,7 +188,7 @@ fn a_write_lands_at_all_receivers_of_a_switch_that_replicates_and_merges() {
     };
     set_switch(&mut rig, switch);
     let sent = fill(&rig, 0);
-    // Whatever key it names, each receiver gets its own.
+    // Whatever key the sender names, each receiver gets its own.
     rig.write(0, rig.app.ends[0].key, BYTES as u32, 3);
     rig.run();
     for receiver in 1..4 {

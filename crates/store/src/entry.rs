@@ -1,4 +1,4 @@
-//! What is kept under a key: a line that says whose it is, and the value.
+//! The entry stored under a key: a line that identifies its owner, and the value.
 
 use crate::Owner;
 
@@ -6,7 +6,7 @@ pub(crate) const MAGIC: &str = "bowline-store 1 ";
 /// Longest first line.
 const MAX_LINE: usize = 512;
 
-/// What overhead an entry has over its value, at most.
+/// Most bytes that an entry has besides its value.
 pub(crate) const OVERHEAD_BYTES: usize = MAX_LINE + 1;
 
 #[derive(Clone, Debug)]
@@ -15,14 +15,14 @@ pub(crate) struct Entry {
     pub(crate) value: Vec<u8>,
 }
 
-/// Writes an entry down.
+/// Encodes an entry.
 pub(crate) fn encode(owner: &Owner, value: &[u8]) -> Vec<u8> {
     let mut bytes = format!("{MAGIC}{}\n", owner.to_line()).into_bytes();
     bytes.extend_from_slice(value);
     bytes
 }
 
-/// Reads an entry; `None` if it is none of ours.
+/// Decodes an entry; `None` if it is not one of ours.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Entry> {
     let end = bytes.iter().take(MAX_LINE).position(|b| *b == b'\n')?;
     let (line, value) = bytes.split_at_checked(end)?;

@@ -1,14 +1,14 @@
-//! Why a store did not do what it was asked.
+//! Errors of a store.
 
 use std::io;
 
 use crate::Owner;
 
-/// Why a store did not do what it was asked.
+/// Why an operation on a store failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A URL, a job's name, a key or a value cannot be right. The caller's fault.
+    /// A URL, a job's name, a key or a value is invalid. The caller's fault.
     #[error("{what} {text:?}: {why}")]
     Invalid {
         /// What is wrong.
@@ -18,7 +18,7 @@ pub enum StoreError {
         /// What is wrong with it, and what a right one looks like.
         why: String,
     },
-    /// The store cannot be reached, or does not answer in time. It is tried again at the next call.
+    /// The store cannot be reached, or does not answer in time. The next call tries again.
     #[error("the store {store} does not answer ({doing}: {source}); {hint}")]
     Unavailable {
         /// The store's URL.
@@ -30,7 +30,7 @@ pub enum StoreError {
         /// What to do about it.
         hint: &'static str,
     },
-    /// The store answers, and says no.
+    /// The store answers with an error.
     #[error("the store {store} refuses: {why}")]
     Refused {
         /// The store's URL.
@@ -38,7 +38,7 @@ pub enum StoreError {
         /// In its own words.
         why: String,
     },
-    /// What came back makes no sense.
+    /// The answer cannot be understood.
     #[error("the store {store} gives what makes no sense: {why}")]
     Malformed {
         /// The store's URL.
@@ -64,8 +64,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the same call may well succeed later without anybody changing anything in this
-    /// process: the store was down, or busy.
+    /// Whether the same call may succeed later without any change in this process: the store was
+    /// down, or busy.
     pub fn is_transient(&self) -> bool {
         matches!(self, StoreError::Unavailable { .. })
     }

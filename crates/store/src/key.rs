@@ -43,7 +43,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// A job's name: what keeps the keys of one job from those of others in the same store.
+/// A job's name: separates the keys of jobs in the same store.
 #[derive(Clone, Debug)]
 pub(crate) struct Job(String);
 

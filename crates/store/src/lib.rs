@@ -1,21 +1,21 @@
-//! Where the processes of a job leave attributes for each other, out of band.
+//! Where the processes of a job publish attributes for each other, out of band.
 //!
-//! A program that fails over to another NIC needs its peer's backup address, and has no channel of
-//! its own to ask. So each process puts `default attributes → backup attributes` into a store that
-//! the whole job can reach, and reads its peers' entries from there.
+//! A program that fails over to another NIC needs its peer's backup address, and has no channel to
+//! ask for it. So each process puts `default attributes → backup attributes` into a store that the
+//! whole job can reach, and reads its peers' entries from there.
 //!
 //! A [`Store`] is chosen by a URL ([`open`]):
 //!
 //! * `file:///dir`: a directory, of one host or on a shared mount;
-//! * `redis://host[:port][/db]`: Redis, with `user:password@` before the host if need be;
+//! * `redis://host[:port][/db]`: Redis, with `user:password@` before the host if needed;
 //! * `etcd://host[:port]`: etcd.
 //!
-//! Calls block for about a second at most, and are meant for a background thread. A store that is
-//! down gives an error at once or after that second; the next call connects again. Entries expire
+//! Calls block for about a second at most, and are meant for a background thread. If a store is
+//! down, calls fail at once or after that second; the next call connects again. Entries expire
 //! unless their owner renews them in time. A key that another live process holds is not overwritten
-//! ([`StoreError::Taken`]): two jobs with one name notice each other that way.
+//! ([`StoreError::Taken`]): this is how two jobs with one name notice each other.
 //!
-//! This crate ends up in libraries that are loaded into foreign programs: no threads, no signal
+//! This crate is part of libraries that are loaded into foreign programs: no threads, no signal
 //! handlers, no panics, few dependencies.
 
 #![deny(unsafe_code)]
@@ -51,13 +51,13 @@ use redis::RedisBackend;
 /// Longest value that can be put, in bytes.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
 
-/// How long a call may take before it is given up.
+/// Timeout of a call.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Attributes by key, shared by the processes of a job.
 pub trait Store: Send {
-    /// Puts an entry, or replaces or refreshes this process' own, for `ttl` from now. A store keeps
-    /// time in units of its own and may keep an entry a little longer.
+    /// Puts an entry, or replaces or refreshes this process' own, for `ttl` from now. Stores round
+    /// times to their own units and may keep an entry a little longer.
     ///
     /// [`StoreError::Taken`] if another live process holds the key with another value.
     fn put(&mut self, key: &Key, value: &[u8], ttl: Duration) -> Result<(), StoreError>;
@@ -69,7 +69,7 @@ pub trait Store: Send {
     fn remove(&mut self, key: &Key) -> Result<(), StoreError>;
 }
 
-/// Opens the store of a job. Nothing is contacted before the first call.
+/// Opens the store of a job. Connects only on the first call.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Where a store is: its URL taken apart.
+//! Where a store is: its parsed URL.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) enum Location {
     Etcd(Endpoint),
 }
 
-/// A database of a Redis server, and how to get in.
+/// A database of a Redis server, and the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RedisLocation {
     pub(crate) endpoint: Endpoint,
@@ -29,7 +29,7 @@ pub(crate) struct RedisLocation {
 }
 
 impl fmt::Display for RedisLocation {
-    /// Without user and password: this is shown.
+    /// Omits user and password, since this is displayed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "redis://{}", self.endpoint)?;
         if self.db == 0 { Ok(()) } else { write!(f, "/{}", self.db) }
@@ -40,7 +40,7 @@ impl FromStr for Location {
     type Err = StoreError;
 
     fn from_str(url: &str) -> Result<Location, StoreError> {
-        // A URL may hold a password, so that an error does not show it.
+        // A URL may hold a password, so errors do not show it.
         let bad = |shown: &str, why: &str| StoreError::invalid("store", shown, why);
         match url.split_once("://") {
             Some(("file", path)) if Path::new(path).is_absolute() => {
@@ -116,8 +116,8 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The store that needs no setting up: a directory of this user on this host, where the processes
-/// of one host meet.
+/// The store that needs no set-up: a directory of this user on this host, for processes of one
+/// host.
 pub fn default_url() -> String {
     let runtime = std::env::var("XDG_RUNTIME_DIR").ok().filter(|dir| Path::new(dir).is_absolute());
     let base = match runtime {

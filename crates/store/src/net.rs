@@ -1,4 +1,4 @@
-//! TCP with a deadline on everything, and a connection that is made again when it breaks.
+//! TCP with deadlines on every operation, and automatic reconnection.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -27,11 +27,11 @@ impl fmt::Display for Endpoint {
 /// Why an exchange with a server failed.
 #[derive(Debug)]
 pub(crate) enum NetError {
-    /// Nothing came, or not in time. The connection is of no use any more.
+    /// Nothing was received in time. The connection is unusable.
     Io(&'static str, io::Error),
-    /// What came makes no sense. Neither is it then.
+    /// What was received cannot be understood. The connection is unusable.
     Malformed(String),
-    /// The server does not let us in, in its own words.
+    /// The server refuses the login, in its own words.
     Refused(String),
 }
 
@@ -41,7 +41,7 @@ impl NetError {
     }
 }
 
-/// A connection whose reads and writes end by a deadline.
+/// A connection whose reads and writes have a deadline.
 pub(crate) struct Connection {
     stream: BufReader<Timed>,
 }
@@ -52,8 +52,8 @@ struct Timed {
 }
 
 impl Connection {
-    /// Connects to the first address of a host that answers. Looking its name up is the one thing
-    /// without a deadline: the C library has its own.
+    /// Connects to the first address of a host that answers. Only the name lookup has no deadline
+    /// of ours: the C library has its own.
     fn open(endpoint: &Endpoint, deadline: Instant) -> io::Result<Connection> {
         let mut failure = io::Error::other("the host has no address");
         for addr in (endpoint.host.as_str(), endpoint.port).to_socket_addrs()? {
@@ -111,7 +111,7 @@ impl Timed {
     }
 }
 
-/// Linux says that a call would block when its time is up.
+/// Linux reports a timeout as a call that would block.
 fn timed_out(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
@@ -134,7 +134,7 @@ impl Write for Timed {
     }
 }
 
-/// A server, and the connection to it while there is one.
+/// A server, and the connection to it if there is one.
 pub(crate) struct Client {
     endpoint: Endpoint,
     connection: Option<Connection>,
@@ -145,9 +145,9 @@ impl Client {
         Client { endpoint, connection: None }
     }
 
-    /// Talks to the server: `greet` on a new connection, then `exchange`. A connection from before
-    /// may have been closed meanwhile, so that a failure on one is tried again on a new one: an
-    /// exchange must do no harm when it happens twice.
+    /// Talks to the server: `greet` on a new connection, then `exchange`. A reused connection may
+    /// have been closed meanwhile, so a failure on one is retried on a new one: exchanges must be
+    /// idempotent.
     pub(crate) fn talk<R>(
         &mut self,
         greet: impl Fn(&mut Connection) -> Result<(), NetError>,
@@ -173,7 +173,7 @@ impl Client {
         Ok(result)
     }
 
-    /// Ends the connection: the server will not go on with it.
+    /// Closes the connection: the server will not continue with it.
     pub(crate) fn hang_up(&mut self) {
         self.connection = None;
     }

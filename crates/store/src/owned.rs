@@ -1,4 +1,4 @@
-//! Whose entry it is: the rules that all kinds of stores share.
+//! Ownership of entries: the rules that all kinds of stores share.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const MAX_ATTEMPTS: u32 = 8;
 /// Longer than any job runs, and short enough for every server's arithmetic.
 const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What a kind of store has to be able to do. Bytes that have expired are not there.
+/// The operations of a kind of store. Expired bytes count as absent.
 pub(crate) trait Backend: Send {
     /// Its URL, without secrets.
     fn url(&self) -> &str;
@@ -19,8 +19,8 @@ pub(crate) trait Backend: Send {
     /// The bytes under a key.
     fn load(&mut self, key: &Key) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Replaces the bytes under a key, or removes them, if they are still those `seen`; says
-    /// whether they were. At once: nobody sees a state between.
+    /// Replaces the bytes under a key, or removes them, if they are still those `seen`; returns
+    /// whether they were. Atomic: nobody sees an intermediate state.
     fn replace(
         &mut self,
         key: &Key,
@@ -41,7 +41,7 @@ impl<B: Backend> Owned<B> {
         Owned { backend, job, me }
     }
 
-    /// Looks at a key and replaces what is there by what `decide` says, until nobody interferes.
+    /// Reads a key and replaces its contents as `decide` says, until nobody interferes.
     fn update<'a>(
         &mut self,
         key: &Key,

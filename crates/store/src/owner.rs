@@ -1,30 +1,30 @@
-//! Who has put an entry.
+//! The owner of an entry.
 
 use std::fmt;
 use std::fs;
 
-/// A process that has put an entry: enough to tell it from any other, and to say who it is.
+/// The process that has put an entry: enough to identify and to describe it.
 #[derive(Clone, Debug)]
 pub struct Owner {
-    /// Its host's name, for people.
+    /// Its host's name, for humans.
     pub host: String,
-    /// Its number there.
+    /// Its process ID there.
     pub pid: u32,
-    /// Its program's name, for people.
+    /// Its program's name, for humans.
     pub program: String,
-    /// Which boot of which machine, and which process namespace, the number is of.
+    /// The boot, machine and process namespace that the process ID belongs to.
     space: String,
-    /// When it was started, in the kernel's ticks since boot: numbers are used again.
+    /// When it was started, in the kernel's ticks since boot: process IDs are reused.
     started: u64,
 }
 
 impl Owner {
-    /// The process that asks.
+    /// The calling process.
     pub(crate) fn this_process() -> Owner {
         Owner::of_process(std::process::id())
     }
 
-    /// A process of this host, as if it asked.
+    /// A process of this host, as if it called.
     pub(crate) fn of_process(pid: u32) -> Owner {
         Owner {
             host: word(&read("/proc/sys/kernel/hostname")),
@@ -40,8 +40,8 @@ impl Owner {
         self.pid == other.pid && self.started == other.started && self.space == other.space
     }
 
-    /// Whether it is known to have ended, as far as this process (`me`) can see: a process on
-    /// another host is alive until its entries expire.
+    /// Whether it has ended, as far as this process (`me`) can see: a process on another host
+    /// counts as alive until its entries expire.
     pub(crate) fn has_ended(&self, me: &Owner) -> bool {
         let visible = self.space == me.space && self.space != UNKNOWN;
         visible && started(self.pid) != Some(self.started)
@@ -104,10 +104,10 @@ fn space() -> String {
     }
 }
 
-/// When a process was started; `None` if there is none of that number, or only a corpse.
+/// When a process was started; `None` if no process has that ID, or only a zombie.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything: what counts follows the last one.
+    // The name, in parentheses, may hold anything: the fields follow the last parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let started = fields.nth(18)?.parse().ok()?;

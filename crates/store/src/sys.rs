@@ -1,4 +1,4 @@
-//! The one thing that the standard library does not tell.
+//! A system call that the standard library lacks.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Servers that misbehave, for the tests of several modules.
+//! Misbehaving servers, for the tests of several modules.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,19 +9,19 @@ use crate::{Key, Store, StoreError, open};
 
 pub(crate) const TTL: Duration = Duration::from_secs(60);
 
-/// What a server does with a connection once it has heard something.
+/// What a server does with a connection once it has received something.
 #[derive(Clone, Debug)]
 pub(crate) enum Behaviour {
-    /// Says this to each request, and goes on.
+    /// Sends this as the answer to each request, and continues.
     Says(Vec<u8>),
-    /// Says this and hangs up.
+    /// Sends this and closes.
     SaysLast(Vec<u8>),
-    /// Says this and then nothing for ever.
+    /// Sends this and then nothing for ever.
     Stalls(Vec<u8>),
 }
 
-/// Starts a server that treats its connections like this, one after another, the last for ever;
-/// gives its port and what it hears. It ends with the test.
+/// Starts a server that treats successive connections like this, all further ones like the last;
+/// returns its port and what it receives. It ends with the test.
 pub(crate) fn server(behaviours: Vec<Behaviour>) -> (u16, Receiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -68,13 +68,13 @@ pub(crate) fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
-/// A store at a server that behaves like this.
+/// A store on a server that behaves like this.
 pub(crate) fn store_at(scheme: &str, behaviours: Vec<Behaviour>) -> Box<dyn Store> {
     let (port, _) = server(behaviours);
     open(&format!("{scheme}://127.0.0.1:{port}"), "job").unwrap()
 }
 
-/// Tries everything on a store, and gives the errors: nothing takes long, and nothing panics.
+/// Tries every operation on a store, and returns the errors: none takes long or panics.
 pub(crate) fn errors_of(mut store: Box<dyn Store>) -> Vec<StoreError> {
     let start = Instant::now();
     let outcomes = [
@@ -82,13 +82,13 @@ pub(crate) fn errors_of(mut store: Box<dyn Store>) -> Vec<StoreError> {
         store.put(&key("a"), b"value", TTL),
         store.remove(&key("a")),
     ];
-    // A second for each question: a put asks two.
+    // A second per request: a put makes two.
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
     outcomes.into_iter().filter_map(Result::err).collect()
 }
 
-/// Asks for an entry of which the server gives mutilations of `answer`, by seeds: whatever comes
-/// back, it comes soon.
+/// Requests an entry while the server sends corrupted forms of `answer`, by seed: whatever comes
+/// back, the call returns soon.
 pub(crate) fn survives_mutilations(scheme: &str, answer: &[u8]) {
     let answers = (1..=300).map(|seed| Behaviour::SaysLast(mutilate(answer, seed)));
     let (port, _) = server(answers.collect());
@@ -120,7 +120,7 @@ fn mutilate(answer: &[u8], seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Sees that servers which behave like one of these are unavailable, all at once.
+/// Checks, concurrently, that servers with these behaviours are unavailable.
 pub(crate) fn are_unavailable(scheme: &str, behaviours: Vec<Behaviour>) {
     std::thread::scope(|scope| {
         for behaviour in behaviours {

@@ -1,10 +1,10 @@
-//! Makes the second product: a `libibverbs.so.1` and a `librdmacm.so.1` with symbol versions.
+//! Builds the second product: a `libibverbs.so.1` and a `librdmacm.so.1` with symbol versions.
 //!
 //! Every versioned symbol in them is a jump through the table that the first product exports, so
-//! that there is one implementation however a program finds it. It needs an assembler and a linker
-//! only, which cargo needs as well, and works with any of them: version scripts given to cargo's
-//! own linking step do not. They go to `bowline-lib` beside the preload library and find that by
-//! their own place.
+//! that there is one implementation however a program finds it. Building them takes only an
+//! assembler and a linker, which cargo needs as well, and works with any of them: version scripts
+//! passed to cargo's own linking step do not. They go to `bowline-lib` beside the preload library
+//! and locate that relative to themselves.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,21 +12,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
 
-/// The generations of rdma-core: symbols that its own libraries share get a new version with each.
+/// The generations of rdma-core: symbols private to its own libraries get a new version with each.
 const GENERATIONS: [&str; 5] = ["34", "57", "59", "64", "65"];
 
 /// A versioned library.
 struct Product {
     /// Its name without `.so.1`.
     name: &'static str,
-    /// What its versions begin with.
+    /// The prefix of its versions.
     versions: &'static str,
     /// The table that it jumps through, and the list of its entries.
     table: &'static str,
     symbols: &'static str,
-    /// A list of what there is to bind to with nothing behind it.
+    /// A list of symbols that programs can bind to but that are not implemented.
     stubs: Option<&'static str>,
-    /// Which have versions of rdma-core's own libraries.
+    /// The generations of rdma-core's private symbols that it has.
     generations: &'static [&'static str],
 }
 
@@ -52,7 +52,7 @@ const PRODUCTS: [Product; 2] = [
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libbowline_verbs.so");
-    // The tables must lead to this library, not to the jumps that come through it.
+    // The tables must refer to this library, not to the jumps that come through it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     let lists = env::var_os("DEP_BOWLINE_VERBS_ABI_LISTS").expect("bowline-verbs-abi says it");
     let lists = PathBuf::from(lists);
@@ -93,15 +93,14 @@ fn make(product: &Product, lists: &Path) -> Result<(), String> {
     std::os::unix::fs::symlink(soname, &link).map_err(|e| e.to_string())
 }
 
-/// Makes a file as old as another. Cargo runs the script again if something it watches is newer
-/// than the script's start, as everything is that the script makes; and it is to notice if that is
-/// gone.
+/// Makes a file as old as another. Cargo reruns the script if a watched file is newer than the
+/// script's start, as all its outputs are; but it must notice if one is missing.
 fn date_back(file: &Path, like: &Path) -> io::Result<()> {
     let age = fs::metadata(like)?.modified()?;
     fs::File::options().append(true).open(file)?.set_modified(age)
 }
 
-/// Links the jumps against something that says who will be there.
+/// Links the jumps against a stub that declares the symbols available at run time.
 fn link(product: &Product, out: &Path, made: &[&Path; 2], to: &Path) -> Result<(), String> {
     let [jumps, map] = made;
     let stand_in = out.join("libbowline_verbs.so");
@@ -205,7 +204,7 @@ fn assembly(
 /// The version of symbols that are not for programs.
 const PRIVATE: &str = "PRIVATE";
 
-/// What a private symbol of a generation is called in the assembly.
+/// The name of a generation's private symbol in the assembly.
 fn inner_name(name: &str, generation: &str) -> String {
     format!("bowline_{generation}_{}", name.replace('@', generation))
 }

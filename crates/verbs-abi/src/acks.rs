@@ -1,4 +1,4 @@
-//! Events that a program got and has to acknowledge before their object may go.
+//! Events that a program received and has to acknowledge before their object can be destroyed.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,13 +16,13 @@ struct Counts {
 }
 
 impl Acks {
-    /// An event went to the program.
+    /// An event was delivered to the program.
     pub(crate) fn deliver(&self) {
         let mut counts = self.lock();
         counts.delivered = counts.delivered.wrapping_add(1);
     }
 
-    /// The program acknowledged events; returns how many it has by now.
+    /// The program acknowledged events; returns how many in total.
     pub(crate) fn acknowledge(&self, events: u32) -> u32 {
         let mut counts = self.lock();
         counts.acknowledged = counts.acknowledged.wrapping_add(events);
@@ -30,8 +30,8 @@ impl Acks {
         counts.acknowledged
     }
 
-    /// Waits until everything delivered is acknowledged, as destroying the object has to. Some
-    /// programs acknowledge completions in place of events, and so more than they got.
+    /// Waits until everything delivered is acknowledged, as destroying the object must. Some
+    /// programs acknowledge completions instead of events, and so more than they received.
     pub(crate) fn wait(&self) {
         let mut counts = self.lock();
         while (counts.delivered.wrapping_sub(counts.acknowledged) as i32) > 0 {

@@ -61,8 +61,8 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// Who sent the datagram that came with these 40 bytes: over IPv6 they are its IPv6 header, over
-/// IPv4 the last 20 are its IPv4 header.
+/// The sender of the datagram with these 40 bytes: over IPv6 they are its IPv6 header, over IPv4
+/// the last 20 are its IPv4 header.
 fn sender(grh: &[u8; 40]) -> Option<AddressVector> {
     if grh[0] >> 4 == 6 {
         let src = Ipv6Addr::from(*grh[8..].first_chunk::<16>()?);

@@ -16,7 +16,7 @@ use crate::guard::guard;
 use crate::handle;
 use crate::qp::Qp;
 
-/// Which of the program's objects the NIC's objects are, by address.
+/// Maps the NIC's objects to the addresses of the program's objects.
 #[derive(Default)]
 pub(crate) struct Owners {
     tables: Mutex<Tables>,
@@ -36,7 +36,7 @@ impl Owners {
 }
 
 impl Context {
-    /// Forgets an object and the events about it that the program has not got yet.
+    /// Removes an object and its undelivered events.
     pub(crate) fn disown(
         &self,
         is_about: impl Fn(&Event) -> bool,
@@ -49,7 +49,7 @@ impl Context {
         }
     }
 
-    /// Calls the queue pair of this number. Meanwhile the program's call to destroy it waits.
+    /// Calls the queue pair with this number. A concurrent call to destroy it waits.
     pub(crate) fn with_qp<R>(
         &self,
         qpn: Qpn,
@@ -62,7 +62,7 @@ impl Context {
 
     /// The next event, counted as delivered; `None` if there is none.
     fn next_event(&self) -> Result<Option<ibv_async_event>, Errno> {
-        // Under this lock, so that no object goes between being looked up and being counted.
+        // Under this lock, so that no object is destroyed between lookup and counting.
         let tables = self.owners.lock();
         loop {
             match self.core()?.events().try_next() {
@@ -85,7 +85,7 @@ impl Context {
     }
 }
 
-/// An event as programs know it, counted as delivered; `None` for an object that is gone.
+/// An event in the program's form, counted as delivered; `None` if its object is gone.
 fn deliver(tables: &Tables, event: Event) -> Option<ibv_async_event> {
     let of_qp = |qpn: bowline_wire::Qpn, event_type: c_uint| {
         let qp = *tables.qps.get(&qpn.get())? as *mut ibv_qp_ex;
@@ -93,7 +93,7 @@ fn deliver(tables: &Tables, event: Event) -> Option<ibv_async_event> {
         Some(ibv_async_event { element: ibv_async_element { qp: qp.cast() }, event_type })
     };
     match event {
-        // Who guards or watches QPs hears of these elsewhere.
+        // Those that guard or watch QPs are notified elsewhere.
         Event::CqNotify(_) | Event::PathFailed(_) | Event::PeerLost(_) => None,
         Event::CqOverflow(cq) => {
             let cq = *tables.cqs.get(&cq)? as *mut ibv_cq_ex;

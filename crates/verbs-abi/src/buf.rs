@@ -1,8 +1,7 @@
 //! Buffers that the library allocates for programs, to be registered later.
 //!
 //! Providers use this for memory that their devices can reach in a confidential guest. A soft NIC
-//! reaches all memory of its process, so that a buffer is ordinary memory, whatever its domain
-//! allows.
+//! reaches all memory of its process, so a buffer is ordinary memory, whatever its domain allows.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -30,8 +29,7 @@ impl Public for ibv_buf {
 }
 
 impl Buf {
-    /// The memory, if `len` bytes from `addr` on are a part of it and `pd` is where it was
-    /// allocated.
+    /// The memory, if `len` bytes from `addr` on are within it and it was allocated in `pd`.
     pub(crate) fn part(
         &self,
         pd: *mut ibv_pd,

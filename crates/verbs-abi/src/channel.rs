@@ -1,4 +1,4 @@
-//! Completion channels: descriptors to sleep on until a completion queue has something.
+//! Completion channels: descriptors to sleep on until a completion queue has entries.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
 use crate::sys::Watch;
 
-/// Events that can wait in a channel. A queue adds one each time it is armed and gets something.
+/// Most events queued in a channel. A queue adds one each time it is armed and gets an entry.
 const MAX_EVENTS: usize = 1 << 20;
 
 /// A completion channel. Its events are the addresses of completion queues.
@@ -25,7 +25,7 @@ pub(crate) struct CompChannel {
     watch: Watch,
     /// Completion queues that report here.
     users: AtomicU32,
-    /// Held while an event is taken and counted, and while a queue leaves.
+    /// Held while an event is taken and counted, and while a queue is removed.
     gate: Mutex<()>,
 }
 
@@ -35,14 +35,14 @@ impl Public for ibv_comp_channel {
 }
 
 impl CompChannel {
-    /// A completion queue begins to report here.
+    /// A completion queue starts to report here.
     pub(crate) fn join(&self, channel: *mut ibv_comp_channel) {
         let users = self.users.fetch_add(1, Ordering::AcqRel) + 1;
         // SAFETY: the channel lives; the field is ours to write.
         unsafe { (*channel).refcnt = users as c_int };
     }
 
-    /// A completion queue ends: its events that nobody has got yet vanish.
+    /// A completion queue is destroyed: its undelivered events are dropped.
     pub(crate) fn leave(&self, channel: *mut ibv_comp_channel, cq: *mut ibv_cq_ex) {
         let _gate = self.gate();
         self.events.retain(|&token| token != cq as u64);

@@ -26,22 +26,22 @@ pub(crate) const PORT: u8 = 1;
 pub(crate) struct Context {
     pub(crate) device: &'static Device,
     core: Arc<Core>,
-    /// How often connections look after peers that say nothing, if at all.
+    /// How often connections check on silent peers, if at all.
     pub(crate) keepalive: Option<Duration>,
     /// The descriptor of asynchronous events that programs see.
     pub(crate) watch: Watch,
-    /// Stands for the one that other providers send their commands through: programs check that
-    /// there is one, and import the device by it.
+    /// Stands in for the descriptor through which other providers send commands: programs check
+    /// that there is one, and import the device by it.
     commands: OwnedFd,
-    /// Pointers to it that programs have.
+    /// Number of the program's pointers to it.
     pointers: AtomicUsize,
-    /// The handle that was given to an object last.
+    /// The last handle assigned to an object.
     last_handle: AtomicU32,
-    /// Which process opened it.
+    /// The process that opened it.
     epoch: u32,
     /// Objects made on it that live.
     pub(crate) objects: AtomicUsize,
-    /// To whom events belong.
+    /// The owners of events.
     pub(crate) owners: Owners,
     /// The program has been told that the device died.
     pub(crate) told_fatal: AtomicBool,
@@ -69,7 +69,7 @@ impl Context {
         Ok(&self.core)
     }
 
-    /// The device, to look at and not to call.
+    /// The device, for reading only, not for calls.
     pub(crate) fn peek(&self) -> &Core {
         &self.core
     }
@@ -137,7 +137,8 @@ fn point_to(ctx: Arc<Context>, imported_by: Option<OwnedFd>) -> *mut ibv_context
     context.wrapping_byte_add(offset_of!(verbs_context, context)).cast()
 }
 
-/// Another pointer to the open device that a command descriptor is of. It takes the descriptor.
+/// Another pointer to the open device with this command descriptor. Takes ownership of the
+/// descriptor.
 pub(crate) fn import(commands: c_int) -> Result<*mut ibv_context, Errno> {
     let id = sys::file_id(commands)?;
     let is_it = |opened: &Opened| {
@@ -181,7 +182,7 @@ fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
     }))
 }
 
-/// `ibv_close_device`. Objects that the program has left on it stay where they are and fail.
+/// `ibv_close_device`. Objects left on it stay allocated, and calls on them fail.
 ///
 /// # Safety
 /// `context` must be an open device's.
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
 fn close(context: *mut verbs_context) -> Result<(), Errno> {
     let Opened { ctx, imported_by } = handle::find(context)?;
     if ctx.core().is_err() {
-        // A child's copy of the parent's device: nothing of it is the child's to end.
+        // A child's copy of the parent's device: the child must not close anything.
         return Ok(());
     }
     imported_by.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -202,7 +203,7 @@ fn close(context: *mut verbs_context) -> Result<(), Errno> {
         ctx.shut_down();
     }
     if ctx.objects.load(Ordering::Acquire) > 0 {
-        // Programs reach the context through them, so it has to stay.
+        // Programs reach the context through them, so it must stay.
         log::info("a device was closed with objects left on it");
         return Ok(());
     }

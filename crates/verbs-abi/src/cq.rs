@@ -22,9 +22,9 @@ use crate::sys::RawLock;
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) ctx: Arc<Context>,
-    /// Set right after this is made, whose address its events carry.
+    /// Set right after construction: its events carry the address of this object.
     core: OnceLock<Arc<CoreCq>>,
-    /// What the service level of datagrams says.
+    /// The service level reported for datagrams.
     pub(crate) datagram_sl: u8,
     /// Completion events that the program got.
     pub(crate) completions: Acks,
@@ -32,7 +32,7 @@ pub(crate) struct Cq {
     pub(crate) events: Acks,
     /// Held from `ibv_start_poll` to `ibv_end_poll`, unless one thread alone polls the queue.
     pub(crate) polling: Option<RawLock>,
-    /// What `ibv_start_poll` and `ibv_next_poll` are at.
+    /// The position of `ibv_start_poll` and `ibv_next_poll`.
     pub(crate) cursor: UnsafeCell<Cursor>,
 }
 
@@ -46,8 +46,8 @@ impl Public for ibv_cq_ex {
 }
 
 impl Cq {
-    /// Polls for up to `wanted` completions through `take`, which gets the queue to ask and how
-    /// many there is room for. Whoever polls drives the device.
+    /// Polls for up to `wanted` completions through `take`, which gets the queue and the remaining
+    /// space. Polling drives the device.
     #[inline]
     pub(crate) fn poll(
         &self,
@@ -57,7 +57,7 @@ impl Cq {
         self.core()?.poll(wanted, take)
     }
 
-    /// The queue of the device, if this process opened that.
+    /// The device's queue, if this process opened the device.
     #[inline]
     pub(crate) fn core(&self) -> Result<&Arc<CoreCq>, Errno> {
         self.ctx.core()?;
@@ -117,7 +117,7 @@ fn create(context: *mut ibv_context, request: &CqRequest) -> Result<*mut ibv_cq_
     ctx.owners.lock().cqs.insert(core.id(), cq as usize);
     // SAFETY: made above.
     let inner = unsafe { handle::inner(cq) }?;
-    // Nobody else has the queue yet.
+    // The queue is not shared yet.
     let _ = inner.core.set(core);
     if let Some(channel) = channel {
         channel.join(request.channel);
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             let columns = IBV_WC_STANDARD_FLAGS
                 | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
                 | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-            // A parent domain says who locks, which changes nothing here.
+            // A parent domain only describes locking, which changes nothing here.
             let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
             if attr.comp_mask & !known != 0
                 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// `ibv_resize_cq`. What waits in the queue stays; a depth below that is refused.
+/// `ibv_resize_cq`. Pending completions stay; a depth below their number is rejected.
 ///
 /// # Safety
 /// `cq` must be a completion queue.

@@ -15,8 +15,8 @@ use crate::guard::guard;
 #[repr(C)]
 pub(crate) struct Device {
     public: ibv_device,
-    /// Providers that a program is linked to look behind the structure for signs that a device is
-    /// theirs: they find nothing.
+    /// Providers linked into a program look after the structure for signs that a device is theirs:
+    /// they find zeros.
     nothing: [u64; 64],
     pub(crate) name: String,
     pub(crate) c_name: CString,
@@ -58,7 +58,7 @@ impl Device {
         (&raw const self.public).cast_mut()
     }
 
-    /// Its number for life, made from its address.
+    /// Its permanent identifier, derived from its address.
     pub(crate) fn guid(&self) -> u64 {
         match self.addr {
             // A locally administered EUI-64: "Bow", then the address.
@@ -79,7 +79,7 @@ impl Device {
     }
 }
 
-/// A C string in an array of fixed size, cut if it must be.
+/// A C string in an array of fixed size, truncated if necessary.
 fn text<const N: usize>(string: &str) -> [c_char; N] {
     let mut out = [0; N];
     for (to, from) in out[..N - 1].iter_mut().zip(string.bytes()) {

@@ -1,4 +1,5 @@
-//! Device memory: a soft NIC's own is ordinary memory, which programs reach by copying and by keys.
+//! Device memory: for a soft NIC this is ordinary memory, which programs access by copying and by
+//! keys.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
@@ -13,7 +14,7 @@ use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
 use crate::{mr, sys};
 
-/// The most that one allocation may have.
+/// The largest allocation.
 pub(crate) const MAX_DM_BYTES: usize = 256 << 20;
 const WORD: usize = 4;
 /// Alignments beyond a page are of no use to a soft NIC.
@@ -38,7 +39,7 @@ impl Block {
         Block::aligned(len, (1 << log_align).max(64))
     }
 
-    /// Memory that begins with a page.
+    /// Page-aligned memory.
     pub(crate) fn pages(len: usize) -> Result<Block, Errno> {
         if len == 0 { Err(Errno::INVAL) } else { Block::aligned(len, sys::page_size()) }
     }
@@ -55,7 +56,7 @@ impl Block {
         self.start
     }
 
-    /// Where `len` bytes from `offset` on are, if they are inside.
+    /// The address of `len` bytes at `offset`, if they are inside.
     pub(crate) fn at(&self, offset: u64, len: usize) -> Result<*mut u8, Errno> {
         let offset = usize::try_from(offset).map_err(|_| Errno::INVAL)?;
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
@@ -77,7 +78,7 @@ impl Drop for Block {
 pub(crate) struct Dm {
     ctx: Arc<Context>,
     block: Arc<Block>,
-    /// What the program may import it by.
+    /// The handle by which the program may import it.
     handle: u32,
 }
 
@@ -106,7 +107,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 ) -> *mut ibv_dm {
     guard(ptr::null_mut(), || {
         object((|| {
-            // A child may have some, too: nothing of the device is touched.
+            // A child may allocate some, too: this does not touch the device.
             let ctx = context::find(context)?;
             // SAFETY: null, or attributes by the caller's word.
             let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
@@ -167,8 +168,8 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// Where programs copy to or from: NICs that have such memory move words of four bytes, and
-/// programs know.
+/// The address that a copy reads or writes: NICs with such memory move 4-byte words, and programs
+/// know that.
 fn copied(dm: *mut ibv_dm, offset: u64, len: usize) -> Result<*mut u8, Errno> {
     if !offset.is_multiple_of(WORD as u64) || !len.is_multiple_of(WORD) {
         return Err(Errno::INVAL);

@@ -1,5 +1,5 @@
-//! DMA handles: hints about caches for the reads and writes of a device. A soft NIC's are the
-//! processor's own.
+//! DMA handles: cache hints for the reads and writes of a device. For a soft NIC, the processor
+//! does these itself.
 
 use core::ffi::c_int;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Thread domains and parent domains: hints about locking, which this NIC does not need.
 //!
-//! A parent domain is a protection domain under another pointer. Whatever is made in it is in the
-//! protection domain. One that allows unprotected memory in a confidential guest changes nothing:
-//! this NIC reaches protected memory.
+//! A parent domain is a protection domain under another pointer. Whatever is created in it belongs
+//! to the protection domain. One that allows unprotected memory in a confidential guest changes
+//! nothing: this NIC reaches protected memory.
 
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -61,8 +61,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`, in the context's table. Allocators of the program's own are for
-/// providers whose queues are in memory of the program. Ours are not, so that they are not called.
+/// `ibv_alloc_parent_domain`, in the context's table. A program's own allocators are for providers
+/// that keep queues in the program's memory. Ours are elsewhere, so the allocators are not called.
 ///
 /// # Safety
 /// `context` must be an open device's, and `attr` point to attributes.

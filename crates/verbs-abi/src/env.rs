@@ -1,4 +1,4 @@
-//! What the environment asks for. Programs are not ours, so this is the only way to tell them.
+//! Settings from the environment. The programs are not ours, so this is the only way to pass any.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ fn parse_devices(list: &str) -> Result<Vec<DeviceSpec>, String> {
         let (name, addr) =
             item.split_once('=').ok_or_else(|| format!("{item:?} is not NAME=ADDRESS"))?;
         let addr = addr.parse().map_err(|_| format!("{addr:?} is no IP address"))?;
-        // As long as what the header has room for, and fit to be a file's name.
+        // Within the header's length limit, and usable as a file name.
         let fits = (1..64).contains(&name.len()) && !name.contains(['/', '\0']);
         if !fits || devices.iter().any(|d| d.name == name) {
             return Err(format!("{name:?} is no name for a device, or names two"));
@@ -66,7 +66,7 @@ pub(crate) fn link() -> Result<Option<LinkProfile>, String> {
     }
 }
 
-/// What carries packets, by `BOWLINE_VIA`: `udp`, `shm`, `auto` or `xdp`, perhaps with options.
+/// The transport, by `BOWLINE_VIA`: `udp`, `shm`, `auto` or `xdp`, perhaps with options.
 pub(crate) fn via() -> Result<Via, String> {
     match std::env::var("BOWLINE_VIA") {
         Ok(text) if !text.is_empty() => {
@@ -106,11 +106,11 @@ pub(crate) fn congestion() -> Result<Option<RateControl>, String> {
     }
 }
 
-/// How often connections at rest look after their peers, where nothing else is asked for.
+/// The default interval at which idle connections check on their peers.
 const KEEPALIVE: Duration = Duration::from_secs(4);
 
-/// How often connections of the connection manager look after peers that say nothing, by
-/// `BOWLINE_KEEPALIVE`: a time, or `off`.
+/// How often connections of the connection manager check on silent peers, by `BOWLINE_KEEPALIVE`: a
+/// time, or `off`.
 pub(crate) fn keepalive() -> Result<Option<Duration>, String> {
     match std::env::var("BOWLINE_KEEPALIVE").as_deref() {
         Ok("") | Err(_) => Ok(Some(KEEPALIVE)),
@@ -151,17 +151,17 @@ pub(crate) fn job() -> String {
     named.unwrap_or_else(|| "default".to_owned())
 }
 
-/// Whether this is the very process that `bowline run` became.
+/// Whether this is the very process that `bowline run` exec'd.
 pub(crate) fn is_started_by_run() -> bool {
     std::env::var("BOWLINE_RUN").is_ok_and(|pid| pid == std::process::id().to_string())
 }
 
-/// Whether programs find files of devices, which `BOWLINE_FILES=off` denies.
+/// Whether programs see device files; `BOWLINE_FILES=off` hides them.
 pub(crate) fn device_files() -> bool {
     std::env::var("BOWLINE_FILES").as_deref() != Ok("off")
 }
 
-/// The next capture file of `BOWLINE_PCAP`: every device opened gets one of its own.
+/// The next capture file of `BOWLINE_PCAP`: every open device gets its own.
 pub(crate) fn pcap() -> Option<PathBuf> {
     static OPENED: AtomicU32 = AtomicU32::new(0);
     let mut path = path_of("BOWLINE_PCAP")?;
@@ -172,12 +172,12 @@ pub(crate) fn pcap() -> Option<PathBuf> {
     Some(path.into())
 }
 
-/// The file to which `BOWLINE_REPORT` wants the counters added at exit.
+/// The file to which `BOWLINE_REPORT` appends the counters at exit.
 pub(crate) fn report() -> Option<PathBuf> {
     path_of("BOWLINE_REPORT").map(PathBuf::from)
 }
 
-/// A variable that names a file; `%p` in it stands for the process.
+/// A variable that names a file; `%p` in it stands for the process ID.
 fn path_of(variable: &str) -> Option<String> {
     let path = std::env::var(variable).ok().filter(|path| !path.is_empty())?;
     Some(path.replace("%p", &std::process::id().to_string()))

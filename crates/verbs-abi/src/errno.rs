@@ -17,7 +17,7 @@ impl Errno {
     pub(crate) const FAULT: Errno = Errno(libc::EFAULT);
     pub(crate) const IO: Errno = Errno(libc::EIO);
     pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
-    /// The queue pair is on the other NIC: no program gets to see this.
+    /// The queue pair is on the other NIC. Never returned to a program.
     pub(crate) const AWAY: Errno = Errno(libc::EREMCHG);
 
     /// What the last failed system call of this thread left.
@@ -99,7 +99,7 @@ impl From<&PortError> for Errno {
     }
 }
 
-/// The answer of a verb that returns an error number.
+/// The return value of a verb that returns an error number.
 #[inline]
 pub(crate) fn code(result: Result<(), Errno>) -> c_int {
     match result {
@@ -111,7 +111,7 @@ pub(crate) fn code(result: Result<(), Errno>) -> c_int {
     }
 }
 
-/// The answer of a verb that returns −1 and sets `errno`.
+/// The return value of a verb that returns −1 and sets `errno`.
 pub(crate) fn minus_one(result: Result<(), Errno>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -122,7 +122,7 @@ pub(crate) fn minus_one(result: Result<(), Errno>) -> c_int {
     }
 }
 
-/// The answer of a verb that makes an object, or returns null and sets `errno`.
+/// The return value of a verb that makes an object, or returns null and sets `errno`.
 pub(crate) fn object<T>(result: Result<*mut T, Errno>) -> *mut T {
     result.unwrap_or_else(|error| {
         error.set();

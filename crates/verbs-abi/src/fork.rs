@@ -1,11 +1,11 @@
-//! What happens to a program that forks.
+//! Behaviour of programs that fork.
 //!
-//! A child has the parent's memory but not its threads: the lane that keeps a device going does not
-//! exist there, and a lock that a thread held stays locked. So a device belongs to the process that
-//! opened it. In a child, every verb on an inherited object fails with `EIO` before it takes a
+//! A child has the parent's memory but not its threads: the lane's thread that drives a device does
+//! not exist there, and a lock that a thread held stays locked. So a device belongs to the process
+//! that opened it. In a child, every verb on an inherited object fails with `EIO` before it takes a
 //! lock, and nothing is sent or freed; devices that the child opens itself work. The parent is not
-//! affected: its memory is reached through its own page tables, so that registered memory needs no
-//! `MADV_DONTFORK`, which is why `ibv_is_fork_initialized` answers that it is not needed.
+//! affected: its memory is reached through its own page tables, so registered memory needs no
+//! `MADV_DONTFORK`, which is why `ibv_is_fork_initialized` reports that it is not needed.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,13 +27,13 @@ unsafe extern "C" fn in_child() {
     handle::release_after_fork();
 }
 
-/// How many forks lie between this process and the one that first asked.
+/// The number of forks between this process and the first that called this.
 #[inline]
 pub(crate) fn epoch() -> u32 {
     EPOCH.load(Ordering::Relaxed)
 }
 
-/// Sees to it that children are told apart.
+/// Registers the fork handlers that distinguish children.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -10,10 +10,10 @@ use crate::context::{self, Context, PORT};
 use crate::errno::{Errno, code, minus_one};
 use crate::guard::guard;
 
-/// Entries of the GID table. Both are the same: with other RoCE devices index 0 is often a
-/// link-local GID and index 1 the one to use, and programs are told either.
+/// Valid entries of the GID table. Both are the same: on other RoCE devices index 0 is often a
+/// link-local GID and index 1 the one to use, and programs are configured with either.
 pub(crate) const GIDS: u32 = 2;
-/// Places of the table. Like any port's it has one that is empty, which programs know to skip.
+/// Size of the table. Like any port's it has an empty entry, which programs know to skip.
 pub(crate) const GID_TABLE_LEN: u32 = GIDS + 1;
 
 /// The GID of an address.
@@ -30,7 +30,7 @@ pub(crate) fn to_addr(gid: &ibv_gid) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(gid.raw)).to_canonical()
 }
 
-/// Where an address handle's attributes lead.
+/// The destination of an address handle's attributes.
 pub(crate) fn address_vector(ctx: &Context, attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     // RoCE has no LIDs to route by: without a GRH there is no destination.
     if attr.is_global == 0 || attr.port_num != PORT || u32::from(attr.grh.sgid_index) >= GIDS {
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// Writes as much of `value` as `size` bytes hold, and zeroes behind it: structures grow.
+/// Writes as much of `value` as fits `size` bytes, and zeroes after it: structures grow.
 ///
 /// # Safety
 /// `to` must point to `size` writable bytes.

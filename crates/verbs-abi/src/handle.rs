@@ -1,9 +1,9 @@
 //! Objects behind the pointers that programs hold.
 //!
 //! An object is one allocation: first the structure that the header declares, which the program
-//! reads and writes as it likes, then what belongs to this library. References are only ever made
-//! to the second part. All live objects are listed, so that a control verb can tell a stale or
-//! wrong pointer from a good one; the data path checks for null only, like every provider.
+//! reads and writes as it likes, then this library's own part. References are only ever made to the
+//! second part. All live objects are listed, so that a control verb can detect a stale or wrong
+//! pointer; the data path checks for null only, like every provider.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::errno::Errno;
 
-/// A structure of the header that stands in front of an object of ours.
+/// A structure of the header that precedes an object of ours.
 pub(crate) trait Public: Sized {
     /// What follows it.
     type Inner;
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     CmId,
 }
 
-/// One allocation: what the program sees, and what it does not.
+/// One allocation: the public part, and our own.
 #[repr(C)]
 pub(crate) struct Object<C: Public> {
     public: C,
@@ -60,8 +60,8 @@ unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
-/// Takes the list's lock before a fork, so that no child inherits it from a thread it does not
-/// have.
+/// Takes the list's lock before a fork, so that a child does not inherit it locked by a thread that
+/// it lacks.
 pub(crate) fn hold_for_fork() {
     let guard = live();
     // SAFETY: whoever has the list's lock is the only one to be here.
@@ -74,7 +74,7 @@ pub(crate) fn release_after_fork() {
     drop(unsafe { (*HELD.0.get()).take() });
 }
 
-/// Makes an object and hands its pointer out.
+/// Makes an object and returns its pointer.
 pub(crate) fn create<C: Public>(public: C, inner: C::Inner) -> *mut C {
     let object = Box::into_raw(Box::new(Object { public, inner }));
     live().insert(object as usize, C::KIND);
@@ -91,8 +91,8 @@ pub(crate) fn find<'a, C: Public>(pointer: *mut C) -> Result<&'a C::Inner, Errno
     unsafe { inner(pointer) }
 }
 
-/// The pointer of a live object of this kind that `is_it` says yes to. No verb may be called from
-/// there: the list is locked.
+/// The pointer of a live object of this kind that `is_it` accepts. It must not call verbs: the list
+/// is locked.
 pub(crate) fn search<C: Public>(is_it: impl Fn(&C::Inner) -> bool) -> Option<*mut C> {
     let live = live();
     let pointers = live.iter().filter(|(_, kind)| **kind == C::KIND).map(|(at, _)| *at as *mut C);
@@ -104,7 +104,7 @@ pub(crate) fn search<C: Public>(is_it: impl Fn(&C::Inner) -> bool) -> Option<*mu
     found.next()
 }
 
-/// The object behind a pointer that is taken at its word, unless it is null.
+/// The object behind a non-null pointer, without checking the list.
 ///
 /// # Safety
 /// A pointer that is not null must be one that [`create`] gave for this kind of object, not
@@ -120,7 +120,7 @@ pub(crate) unsafe fn inner<'a, C: Public>(pointer: *mut C) -> Result<&'a C::Inne
     Ok(unsafe { &(*object).inner })
 }
 
-/// Ends an object: its pointer is good no longer.
+/// Destroys an object: its pointer becomes invalid.
 pub(crate) fn destroy<C: Public>(pointer: *mut C) -> Result<(), Errno> {
     {
         let mut live = live();

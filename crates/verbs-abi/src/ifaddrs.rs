@@ -50,8 +50,8 @@ unsafe fn address(addr: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Addresses that can name a NIC: those that other hosts can reach first, since programs that are
-/// not told otherwise take the first device; link-local ones, which need a scope, not at all.
+/// Addresses that can name a NIC: those that other hosts can reach come first, since programs use
+/// the first device by default; link-local ones, which need a scope, are left out.
 pub(crate) fn addresses() -> Vec<IpAddr> {
     let mut found = Vec::new();
     for_each(|_, _, addr| {

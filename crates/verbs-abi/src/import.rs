@@ -1,9 +1,7 @@
-//! Importing: another pointer to a device, a domain, a region or device memory that the process
-//! has.
+//! Importing: another pointer to a device, a domain, a region or device memory of this process.
 //!
-//! With other providers a process imports what a second one shares with it by a descriptor. A soft
-//! NIC is in the memory of the process that opened it, so that descriptors from elsewhere give
-//! `EOPNOTSUPP`.
+//! With other providers a process imports what another one shares by a descriptor. A soft NIC lives
+//! in the memory of the process that opened it, so descriptors from elsewhere give `EOPNOTSUPP`.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -13,14 +11,14 @@ use crate::errno::object;
 use crate::guard::guard;
 use crate::{context, dm, mr, pd};
 
-/// `ibv_import_device`: a second context of the device whose command descriptor, or a duplicate of
-/// it, this is. The descriptor is the context's from then on.
+/// `ibv_import_device`: a second context of the device with this command descriptor, or a duplicate
+/// of it. The context takes ownership of the descriptor.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     guard(ptr::null_mut(), || object(context::import(cmd_fd)))
 }
 
-/// `ibv_import_pd`: a second pointer to the domain of this handle. Until that is unimported the
+/// `ibv_import_pd`: a second pointer to the domain with this handle. Until it is unimported the
 /// domain is in use.
 ///
 /// # Safety
@@ -39,7 +37,8 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     guard((), || pd::unimport(pd));
 }
 
-/// `ibv_import_mr`: a second pointer to the region of this handle. It has the keys and no address.
+/// `ibv_import_mr`: a second pointer to the region with this handle. It has the keys and no
+/// address.
 ///
 /// # Safety
 /// `pd` must be a protection domain.
@@ -66,7 +65,7 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32
     guard(ptr::null_mut(), || object(dm::import(context, dm_handle)))
 }
 
-/// `ibv_unimport_dm`: the memory stays as long as somebody else has it.
+/// `ibv_unimport_dm`: the memory stays while anything else uses it.
 ///
 /// # Safety
 /// `dm` must come from [`ibv_import_dm`].

@@ -1,16 +1,16 @@
 //! libibverbs' ABI over Bowline's soft NIC: unmodified verbs programs run with no RDMA hardware,
 //! kernel module or root.
 //!
-//! The library comes as two products (see `preload`): a library to preload, which has the public
-//! symbols only, and a `libibverbs.so.1` with symbol versions, for programs that look symbols up by
-//! version. Programs tell it what to do by environment variables, which the README lists.
+//! The library comes as two products (see `preload`): a preload library with the public symbols
+//! only, and a `libibverbs.so.1` with symbol versions, for programs that look symbols up by
+//! version. It is configured by environment variables, which the README lists.
 //!
 //! Every open device is one lane with one NIC ([`bowline_io::Lane`], [`bowline_nic::Nic`]): polling
-//! drives it inline, and its thread keeps it going when nobody polls. Objects are single
-//! allocations that begin with the structure of `<infiniband/verbs.h>` ([`abi`]). What is not
-//! supported fails at once with `EOPNOTSUPP`. No panic leaves the library.
+//! drives it inline, and its thread takes over when nobody polls. Objects are single allocations
+//! that begin with the structure of `<infiniband/verbs.h>` ([`abi`]). Unsupported operations fail
+//! at once with `EOPNOTSUPP`. No panic leaves the library.
 //!
-//! This crate holds no protocol. All its `unsafe` is about what C programs hand in and get.
+//! This crate contains no protocol. All its `unsafe` is at the boundary to C programs.
 
 pub use bowline_verbs_types as abi;
 

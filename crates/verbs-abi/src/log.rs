@@ -1,4 +1,4 @@
-//! Messages to standard error, in the way of libibverbs: few, and each on one line.
+//! Messages to standard error, in libibverbs' style: few, and each on one line.
 
 use std::io::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -23,14 +23,14 @@ fn level() -> Level {
     })
 }
 
-/// Finds out what is to be said, so that saying it allocates nothing.
+/// Reads the log settings, so that logging allocates nothing.
 pub(crate) fn prepare() {
     level();
 }
 
 fn write(at: Level, label: &str, message: &str) {
     if at <= level() {
-        // Where standard error is closed there is nobody to tell.
+        // If standard error is closed, the message is lost.
         let _ = writeln!(std::io::stderr(), "bowline: {label}: {message}");
     }
 }
@@ -43,7 +43,7 @@ pub(crate) fn warn(message: &str) {
     write(Level::Warn, "warning", message);
 }
 
-/// A warning, the first time.
+/// Logs a warning the first time only.
 pub(crate) fn warn_once(message: &str) {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);

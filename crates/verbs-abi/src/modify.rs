@@ -13,8 +13,8 @@ use crate::guard::guard;
 use crate::handle;
 use crate::qp::Qp;
 
-/// Attributes of the standard that this NIC does not have: alternate paths, rate limits and sizes
-/// that change.
+/// Attributes of the standard that this NIC does not support: alternate paths, rate limits and
+/// changes of size.
 const UNSUPPORTED: c_int = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | IBV_QP_CAP | IBV_QP_RATE_LIMIT;
 
 const KNOWN: c_int = IBV_QP_STATE
@@ -70,7 +70,7 @@ fn mtu(number: c_uint) -> Result<Mtu, Errno> {
     Mtu::ALL.into_iter().find(|m| mtu_number(*m) == number).ok_or(Errno::INVAL)
 }
 
-/// What a peer may do through a QP. Local rights mean nothing there.
+/// The peer's access rights through a QP. Local rights mean nothing there.
 fn access(flags: c_uint) -> Access {
     let mut access = Access::empty();
     access.set(Access::REMOTE_WRITE, flags & IBV_ACCESS_REMOTE_WRITE != 0);
@@ -80,7 +80,7 @@ fn access(flags: c_uint) -> Access {
     access
 }
 
-/// Where the peer of a connection is: one host.
+/// The address of a connection's peer, which must be a single host.
 fn peer_of(qp: &Qp, attr: &ibv_qp_attr) -> Result<AddressVector, Errno> {
     let av = gid::address_vector(&qp.ctx, &attr.ah_attr)?;
     if av.dst.is_multicast() { Err(Errno::INVAL) } else { Ok(av) }
@@ -116,7 +116,7 @@ fn from_mask(qp: &Qp, attr: &ibv_qp_attr, mask: c_int) -> Result<QpAttr, Errno> 
         max_dest_rd_atomic: has(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
         max_rd_atomic: has(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
         // On the wire and in NICs these have 5 and 3 bits, and programs rely on the rest being
-        // dropped.
+        // ignored.
         min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer & 0x1f),
         timeout: has(IBV_QP_TIMEOUT).then_some(attr.timeout & 0x1f),
         retry_count: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt & 7),
@@ -125,7 +125,7 @@ fn from_mask(qp: &Qp, attr: &ibv_qp_attr, mask: c_int) -> Result<QpAttr, Errno> 
     })
 }
 
-/// `ibv_modify_qp`: all of it, or nothing and an error.
+/// `ibv_modify_qp`: applies everything, or nothing and returns an error.
 ///
 /// # Safety
 /// `qp` must be a queue pair, and `attr` point to attributes.
@@ -204,7 +204,7 @@ fn query(qp: &Qp) -> Result<ibv_qp_attr, Errno> {
         sq_psn: a.sq_psn.map_or(0, Psn::get),
         dest_qp_num: a.dest_qpn.map_or(0, Qpn::get),
         qp_access_flags: a.access.map_or(0, |access| {
-            // The bits are the same, but for the NIC's right to invalidate, which verbs lack.
+            // The bits are the same, except the NIC's right to invalidate, which verbs lack.
             (access - Access::REMOTE_INVALIDATE).bits()
         }),
         cap: qp.cap,

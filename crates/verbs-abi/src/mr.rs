@@ -19,14 +19,14 @@ use crate::sys;
 /// A memory region.
 pub(crate) struct Mr {
     ctx: Arc<Context>,
-    /// What the program may import it by: its first key.
+    /// The handle by which the program may import it: its first key.
     handle: u32,
     registration: Mutex<Registration>,
-    /// The memory of ours that it is in, which stays as long.
+    /// The block of ours that contains it, kept alive with it.
     block: Option<Arc<Block>>,
 }
 
-/// What a region is at the moment; re-registering changes it.
+/// The current registration of a region; re-registering changes it.
 #[derive(Clone)]
 struct Registration {
     pd: *mut ibv_pd,
@@ -42,7 +42,7 @@ impl Public for ibv_mr {
     const KIND: Kind = Kind::Mr;
 }
 
-/// What the program may and may not ask for.
+/// Translates access flags; rejects unsupported ones.
 pub(crate) fn access_of(flags: c_uint) -> Result<Access, Errno> {
     let known = IBV_ACCESS_LOCAL_WRITE
         | IBV_ACCESS_REMOTE_WRITE
@@ -50,7 +50,7 @@ pub(crate) fn access_of(flags: c_uint) -> Result<Access, Errno> {
         | IBV_ACCESS_REMOTE_ATOMIC
         | IBV_ACCESS_MW_BIND
         | IBV_ACCESS_ZERO_BASED
-        // Pages are reached through the process's own tables, so that all memory is on demand.
+        // Pages are reached through the process's own page tables, so all memory is on demand.
         | IBV_ACCESS_ON_DEMAND
         // A hint.
         | IBV_ACCESS_HUGETLB
@@ -99,7 +99,7 @@ fn create(pd: *mut ibv_pd, addr: usize, len: usize, iova: u64, flags: c_uint) ->
     )
 }
 
-/// Registers device memory. Programs must say that its addresses begin at zero.
+/// Registers device memory. Programs must request zero-based addresses.
 pub(crate) fn create_in_block(
     pd: *mut ibv_pd,
     addr: usize,
@@ -127,7 +127,7 @@ pub(crate) fn register_part(
     show(register(pd, addr, len, iova, flags)?, addr as *mut c_void, Some(block))
 }
 
-/// Hands a registration to the program, which is to see `addr`.
+/// Returns a registration to the program, with `addr` as its visible address.
 fn show(
     registration: Registration,
     addr: *mut c_void,
@@ -154,7 +154,7 @@ pub(crate) fn import(pd: *mut ibv_pd, wanted: u32) -> Result<*mut ibv_mr, Errno>
     show(Registration { pd, ..registration }, core::ptr::null_mut(), block)
 }
 
-/// Ends a pointer that [`import`] gave.
+/// Releases a pointer that [`import`] returned.
 pub(crate) fn unimport(mr: *mut ibv_mr) {
     if let Ok(inner) = handle::find(mr) {
         inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
@@ -209,8 +209,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     guard(core::ptr::null_mut(), || create(pd, addr as usize, len, iova, access))
 }
 
-/// `ibv_reg_mr_ex`, for memory that has an address. A DMA handle is a hint, which is not for memory
-/// on demand.
+/// `ibv_reg_mr_ex`, for memory that has an address. A DMA handle is a hint, which is not allowed
+/// for memory on demand.
 ///
 /// # Safety
 /// As for [`ibv_reg_mr`]; `attr` must point to attributes.
@@ -259,7 +259,7 @@ unsafe fn register_ex(
     show(register(pd, addr as usize, len, iova, flags)?, addr, None)
 }
 
-/// `ibv_reg_dmabuf_mr`: a soft NIC cannot reach a device's memory.
+/// `ibv_reg_dmabuf_mr`: a soft NIC cannot reach another device's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -272,8 +272,7 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     object(Err(Errno::UNSUPPORTED))
 }
 
-/// `ibv_advise_mr`, in the context's table: pages that are wanted soon. Registered memory is there
-/// already.
+/// `ibv_advise_mr`, in the context's table: prefetches pages. Registered memory is present already.
 ///
 /// # Safety
 /// `pd` must come from `ibv_alloc_pd`, and `sges` point to as many elements as `count` says.
@@ -290,8 +289,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// `ibv_rereg_mr`: registers anew under the same object. Other rights for the same memory leave the
-/// keys as they are; otherwise they change, as they do with other providers.
+/// `ibv_rereg_mr`: registers again under the same object. New access rights for the same memory
+/// keep the keys; otherwise they change, as with other providers.
 ///
 /// # Safety
 /// As for [`ibv_reg_mr`], of the new memory; `mr` must be registered.
@@ -346,7 +345,7 @@ fn rereg(
         current.access = access;
         return Ok(());
     }
-    // The new one first: when it is refused, the old one stands.
+    // Register the new memory first: if that fails, the old registration stays.
     let new = register(wanted.pd, wanted.addr, wanted.len, wanted.iova, wanted.access)?;
     current.core.deregister()?;
     let key = new.core.key().0;
@@ -362,7 +361,7 @@ fn rereg(
     Ok(())
 }
 
-/// `ibv_dereg_mr`. When it returns, the NIC touches the memory no more.
+/// `ibv_dereg_mr`. After it returns, the NIC does not touch the memory any more.
 ///
 /// # Safety
 /// `mr` must be registered.
@@ -389,7 +388,7 @@ mod tests {
         let all = Access::all() - Access::REMOTE_INVALIDATE;
         assert_eq!(access_of(0xf), Ok(all - Access::BIND_WINDOW));
         assert_eq!(access_of(0x1f), Ok(all));
-        // Relaxed ordering is one that a provider may ignore.
+        // A provider may ignore relaxed ordering.
         assert_eq!(access_of(1 | 1 << 20), Ok(Access::LOCAL_WRITE));
         assert_eq!(access_of(IBV_ACCESS_ON_DEMAND), Ok(Access::empty()));
         assert_eq!(access_of(1 << 8), Err(Errno::INVAL));

@@ -1,5 +1,5 @@
-//! Memory windows. Work requests bind those of type 2 and revoke their keys; a verb binds those of
-//! type 1.
+//! Memory windows. Work requests bind windows of type 2 and revoke their keys; a verb binds those
+//! of type 1.
 
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ impl Public for ibv_mw {
     const KIND: Kind = Kind::Mw;
 }
 
-/// `ibv_alloc_mw`, in the context's table. A device with a backup has none, and one of several
-/// lanes none of type 1: a window is bound on the lane of one queue pair, and all of its domain
-/// must find it.
+/// `ibv_alloc_mw`, in the context's table. A device with a backup has no windows, and one with
+/// several lanes none of type 1: a window is bound on the lane of one queue pair, and all queue
+/// pairs of its domain must find it.
 ///
 /// # Safety
 /// `pd` must come from `ibv_alloc_pd`.
@@ -88,8 +88,8 @@ pub(crate) fn bind(mw: *mut ibv_mw, key: u32, info: &ibv_mw_bind_info) -> Result
 impl Mw {
     fn binding(&self, key: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Errno> {
         let remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-        // Windows are for peers: what the region allows its owner does not matter here, and
-        // programs repeat it.
+        // Windows are for peers: the region's local rights do not matter here, and programs repeat
+        // them.
         let known = remote | IBV_ACCESS_LOCAL_WRITE;
         let ours = self.core.key().0 >> TAG_BITS == key >> TAG_BITS;
         if !ours || info.mw_access_flags & !known != 0 {
@@ -107,7 +107,7 @@ impl Mw {
     }
 }
 
-/// Bits of a window's key that change from bind to bind.
+/// Bits of a window's key that change with each bind.
 const TAG_BITS: u32 = 8;
 
 /// `ibv_bind_mw`, in the context's table: for windows of type 1, which get another key each time.

@@ -1,6 +1,6 @@
 //! The tables of functions that a context carries.
 //!
-//! No entry is null: a program that calls a verb which is not supported gets `EOPNOTSUPP`.
+//! No entry is null: a program that calls an unsupported verb gets `EOPNOTSUPP`.
 
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -32,7 +32,7 @@ unsafe extern "C" fn post_srq_ops(
     libc::EOPNOTSUPP
 }
 
-/// The descriptors that a context shows.
+/// The descriptors that a context exposes.
 pub(crate) struct ContextFds {
     pub(crate) commands: c_int,
     pub(crate) events: c_int,
@@ -84,7 +84,7 @@ pub(crate) fn verbs_context(
         open_xrcd: xrcd::open_xrcd,
         close_xrcd: xrcd::close_xrcd,
         abi_placeholder3: 0,
-        // Newer headers put fields in front of these: the size tells them that they are not there.
+        // Newer headers add fields before these: the size tells them that they are absent.
         sz: size_of::<abi::verbs_context>(),
         context: ibv_context {
             device,
@@ -98,7 +98,7 @@ pub(crate) fn verbs_context(
     }
 }
 
-// `verbs_get_ctx` finds the one from the other by this distance.
+// `verbs_get_ctx` finds one from the other by this distance.
 const _: () = assert!(
     offset_of!(abi::verbs_context, context) + size_of::<ibv_context>()
         == size_of::<abi::verbs_context>()

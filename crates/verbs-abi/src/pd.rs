@@ -16,9 +16,9 @@ use crate::handle::{self, Kind, Public};
 pub(crate) struct Pd {
     pub(crate) ctx: Arc<Context>,
     pub(crate) core: Arc<CorePd>,
-    /// What the program may import it by.
+    /// The handle by which the program may import it.
     handle: u32,
-    /// Of a parent domain: those of the domain that it stands for.
+    /// For a parent domain: the counter of the domain that it stands for.
     parent: Option<Arc<AtomicUsize>>,
     /// Parent domains that stand for it.
     children: Arc<AtomicUsize>,
@@ -30,7 +30,7 @@ impl Pd {
         Pd { ctx, core, handle, parent, children: Arc::default() }
     }
 
-    /// A parent domain for it. Until that is freed it is in use.
+    /// A parent domain for it, which keeps it in use until freed.
     pub(crate) fn child(&self) -> Result<Pd, Errno> {
         self.ctx.core()?;
         self.children.fetch_add(1, Ordering::AcqRel);
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     })
 }
 
-/// `ibv_dealloc_pd`; `EBUSY` while anything is in the domain.
+/// `ibv_dealloc_pd`; `EBUSY` while the domain contains anything.
 ///
 /// # Safety
 /// `pd` must come from [`ibv_alloc_pd`], or be a parent domain.
@@ -93,8 +93,8 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Another pointer to the domain of this handle. It counts as a parent domain: the domain is in use
-/// as long.
+/// Another pointer to the domain with this handle. It counts as a parent domain, and so keeps the
+/// domain in use.
 pub(crate) fn import(context: *mut ibv_context, wanted: u32) -> Result<*mut ibv_pd, Errno> {
     let ctx = context::find(context)?;
     let is_it = |pd: &Pd| pd.handle == wanted && Arc::ptr_eq(&pd.ctx, ctx);
@@ -104,7 +104,7 @@ pub(crate) fn import(context: *mut ibv_context, wanted: u32) -> Result<*mut ibv_
     Ok(handle::create(ibv_pd { context, handle: wanted }, pd))
 }
 
-/// Ends a pointer that [`import`] gave.
+/// Releases a pointer that [`import`] returned.
 pub(crate) fn unimport(pd: *mut ibv_pd) {
     let imported = handle::find(pd).is_ok_and(|inner| inner.parent.is_some());
     if imported && handle::find(pd).is_ok_and(|inner| inner.free().is_ok()) {

@@ -10,10 +10,10 @@ use crate::errno::Errno;
 use crate::guard::guard;
 use crate::handle;
 
-/// Completions taken from the NIC in one go: what perftest asks for at a time.
+/// Completions polled from the NIC at a time: as many as perftest asks for.
 pub(crate) const BATCH: usize = 16;
 
-/// `ibv_poll_cq`, in the context's table. Whoever polls drives the device.
+/// `ibv_poll_cq`, in the context's table. Polling drives the device.
 ///
 /// # Safety
 /// `cq` must be a completion queue, and `wc` point to `count` completions.
@@ -75,14 +75,14 @@ unsafe fn take(
     Ok(taken)
 }
 
-/// The service level of datagrams that come to an address. RoCE has no levels: there the field says
-/// how a datagram came, bit 3 for UDP and below it 1 for IPv6 or 2 for IPv4, and programs read the
-/// GRH by it.
+/// The service level reported for datagrams to an address. RoCE has no service levels: there the
+/// field says how a datagram arrived, bit 3 for UDP and below it 1 for IPv6 or 2 for IPv4, and
+/// programs interpret the GRH by it.
 pub(crate) fn datagram_sl(addr: IpAddr) -> u8 {
     8 | if addr.is_ipv6() { 1 } else { 2 }
 }
 
-/// A completion as programs know it; `sl` is that of datagrams.
+/// A completion in the program's form; `sl` is that of datagrams.
 #[inline]
 fn to_wc(c: &Completion, sl: u8) -> ibv_wc {
     ibv_wc {

@@ -13,12 +13,12 @@ use crate::guard::guard;
 use crate::handle;
 use crate::poll::{self, BATCH};
 
-/// Completions taken from the NIC ahead of the program, and where the program is among them.
+/// Completions polled from the NIC ahead of the program, and the program's position among them.
 pub(crate) struct Cursor {
     batch: [Completion; BATCH],
     len: usize,
     at: usize,
-    /// When the batch was taken, by the device's clock and by the wall's.
+    /// When the batch was polled, by the device's clock and by the wall clock.
     device_ns: u64,
     wall_ns: u64,
 }
@@ -57,7 +57,7 @@ pub(crate) fn public(cq: ibv_cq) -> ibv_cq_ex {
     }
 }
 
-/// Moves on to the next completion, taking more from the NIC when there is none left.
+/// Advances to the next completion, polling the NIC when none is left.
 ///
 /// # Safety
 /// `cq` must be a completion queue that this thread polls.
@@ -91,7 +91,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex, inner: &Cq) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `ibv_start_poll`: `ENOENT` when there is nothing, and then no `ibv_end_poll` is due.
+/// `ibv_start_poll`: `ENOENT` when there is nothing, and then `ibv_end_poll` must not be called.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     guard(libc::EIO, || {
         // SAFETY: a completion queue, by the caller's word.
@@ -135,7 +135,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     }
 }
 
-/// Reads from the completion that the program is at.
+/// Reads from the current completion.
 ///
 /// # Safety
 /// `cq` must be a completion queue that this thread polls.

@@ -1,4 +1,4 @@
-//! Posting chains of work requests: one lock and one transmission for a whole chain.
+//! Posts chains of work requests: one lock and one transmission per chain.
 
 use core::ffi::{c_int, c_uint};
 
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn post_send(
     unsafe { finish(result, at, wr, bad) }
 }
 
-/// Reports the first request that was not taken.
+/// Reports the first request that was not posted.
 ///
 /// # Safety
 /// `bad` must be null or a pointer to a pointer.
@@ -105,7 +105,7 @@ unsafe fn send_one(
     with_sges(list, |sges| post(Payload::Sges(sges)))
 }
 
-/// The list as the NIC takes it.
+/// The list in the NIC's form.
 #[inline]
 fn with_sges<R>(list: &[ibv_sge], f: impl FnOnce(&[Sge]) -> R) -> R {
     let convert = |sge: &ibv_sge| Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey };
@@ -122,7 +122,7 @@ fn with_sges<R>(list: &[ibv_sge], f: impl FnOnce(&[Sge]) -> R) -> R {
     }
 }
 
-/// The bytes of an inline list, in one piece.
+/// The bytes of an inline list, concatenated.
 ///
 /// # Safety
 /// Every entry must name bytes that are there.
@@ -153,7 +153,7 @@ unsafe fn with_inline(
     }
 }
 
-/// What a request does. Operations that no QP here has are refused at once.
+/// The operation of a request. Operations that no QP here supports are rejected at once.
 #[inline]
 fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     // SAFETY: any bytes are a valid `rdma` and a valid `atomic`; which the program filled in
@@ -179,7 +179,7 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     })
 }
 
-/// How a request behaves. Flags that nobody here honours are refused.
+/// The flags of a request. Unsupported flags are rejected.
 #[inline]
 pub(crate) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
     let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;

@@ -44,15 +44,15 @@ impl Public for ibv_qp_ex {
 }
 
 impl Qp {
-    /// The queue pair of the device, if this process opened that.
+    /// The device's queue pair, if this process opened the device.
     #[inline]
     pub(crate) fn core(&self) -> Result<&CoreQp, Errno> {
         self.ctx.core()?;
         Ok(&self.core)
     }
 
-    /// Posts through `post`, which gets the number to post to: where the connection is. It may be
-    /// called again after [`Errno::AWAY`].
+    /// Posts through `post`, which gets the current QP number of the connection. It may be called
+    /// again after [`Errno::AWAY`].
     #[inline]
     pub(crate) fn post(
         &self,
@@ -66,7 +66,7 @@ impl Qp {
     }
 }
 
-/// Marks a QP that `ibv_qp_to_qp_ex` gives.
+/// Marks a QP that `ibv_qp_to_qp_ex` accepts.
 const VERBS_QP_EX: u64 = 1;
 
 pub(crate) fn qp_type(value: c_uint) -> Result<QpType, Errno> {
@@ -97,7 +97,7 @@ fn supported_ops(qp_type: QpType) -> u64 {
     NAMES.iter().filter(|(op, _)| has.contains(*op)).fold(0, |ops, (_, name)| ops | name)
 }
 
-/// What a QP is made in and completes at.
+/// The domain and the completion queues of a QP.
 struct Surroundings {
     ctx: Arc<Context>,
     context: *mut ibv_context,
@@ -108,7 +108,7 @@ struct Surroundings {
 }
 
 impl Surroundings {
-    /// Of a QP in a protection domain. One that only sends needs no queue for receives.
+    /// For a QP in a protection domain. One that only sends needs no queue for receives.
     fn in_domain(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<Surroundings, Errno> {
         let domain = handle::find(pd)?;
         let cq = |cq: *mut ibv_cq| -> Result<Arc<CoreCq>, Errno> {
@@ -131,8 +131,8 @@ impl Surroundings {
         })
     }
 
-    /// Of a QP that receives for the shared receive queues of an XRC domain, and has nothing of its
-    /// own.
+    /// For a QP that receives for the shared receive queues of an XRC domain, and has no queues
+    /// itself.
     fn in_xrcd(xrcd: *mut ibv_xrcd) -> Result<Surroundings, Errno> {
         let domain = handle::find(xrcd)?;
         Ok(Surroundings {
@@ -147,7 +147,7 @@ impl Surroundings {
     }
 }
 
-/// Makes a QP; the sizes that it really has go back to the program.
+/// Makes a QP; returns its actual sizes to the program.
 pub(crate) fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
@@ -231,7 +231,7 @@ fn create_in(
     Ok(qp.cast())
 }
 
-/// No room: for the builder of a QP that has none.
+/// No capacity: for the builder of a QP without one.
 const NONE: ibv_qp_cap = ibv_qp_cap {
     max_send_wr: 0,
     max_recv_wr: 0,
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     })
 }
 
-/// `ibv_destroy_qp`: waits until its events are acknowledged. What it had outstanding vanishes.
+/// `ibv_destroy_qp`: waits until its events are acknowledged. Its outstanding work is dropped.
 ///
 /// # Safety
 /// `qp` must be a queue pair.

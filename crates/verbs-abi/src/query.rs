@@ -1,4 +1,4 @@
-//! What a device and its port are and can do.
+//! Attributes and capabilities of a device and its port.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::offset_of;
@@ -16,12 +16,12 @@ use crate::modify::mtu_number;
 /// The partition that every port is a full member of.
 const PKEY: u16 = 0xffff;
 /// A locally administered OUI, which no vendor has: programs know the quirks of some vendors'
-/// parts, and take 0 for a device that could not be asked.
+/// parts, and take 0 for a device that could not be queried.
 const VENDOR_ID: u32 = 0x02_42_6f;
 const VENDOR_PART_ID: u32 = 0xb0;
 pub(crate) const FW_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Link width 1x and speed 32 (25.78125 Gb/s): a number to divide by, since a soft NIC has none.
+/// Link width 1x and speed 32 (25.78125 Gb/s): nominal, since a soft NIC has none.
 const WIDTH_1X: u8 = 1;
 const SPEED_EDR: u8 = 32;
 /// The same in units of 100 Mbit/s.
@@ -31,9 +31,8 @@ const PHYS_LINK_UP: u8 = 5;
 /// `IBV_QPF_GRH_REQUIRED`: on RoCE every destination has a GID.
 const GRH_REQUIRED: u8 = 1;
 
-/// Registered memory is reached through the process's own page tables: all transports do what they
-/// do with memory on demand as well. Bits are SEND, RECV, WRITE, READ, atomics, shared receive
-/// queue.
+/// Registered memory is reached through the process's own page tables: all transports also support
+/// memory on demand. Bits are SEND, RECV, WRITE, READ, atomics, shared receive queue.
 const ODP: ibv_odp_caps = ibv_odp_caps {
     general_caps: 1,
     rc_odp_caps: 0b11_1111,
@@ -45,7 +44,7 @@ fn device_attr(ctx: &Context) -> ibv_device_attr {
     let limits = ctx.peek().config();
     let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
     let rd_atomic = c_int::from(limits.max_rd_atomic);
-    // What a window is bound to does not move to a backup.
+    // A window's binding does not move to a backup.
     let windows = ctx.peek().backup_lanes().is_empty();
     let mut fw_ver = [0; 64];
     for (to, from) in fw_ver.iter_mut().zip(FW_VERSION.bytes()) {
@@ -291,7 +290,7 @@ pub unsafe extern "C" fn ibv_get_pkey_index(
 ) -> c_int {
     guard(-1, || {
         minus_one(context::find(context).and_then(|_| {
-            // The top bit only says how full a membership is.
+            // The top bit only tells full from limited membership.
             let is_ours = port == PORT && u16::from_be(pkey) & 0x7fff == PKEY & 0x7fff;
             if is_ours { Ok(()) } else { Err(Errno::INVAL) }
         }))

@@ -1,4 +1,4 @@
-//! What is left to do when a program ends: close its devices properly, and report what they did.
+//! Work at exit: closes devices properly, and reports their counters.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::guard::guard;
 use crate::{env, fork, log};
 
-/// Devices that are open, and what those that were closed have done.
+/// Open devices, and the counters of closed ones.
 #[derive(Default)]
 struct Books {
     open: Vec<Weak<Context>>,
@@ -31,8 +31,7 @@ pub(crate) fn opened(ctx: &Arc<Context>) {
     ONCE.call_once(|| {
         log::prepare();
         *probe() = Some(Box::new([0; PROBE_BYTES]));
-        // Without such a thread, or room for the handler, the next process on the address cleans
-        // up.
+        // Without the thread or the handler, the next process on the address cleans up.
         if spawn_background("bowline-exit", close_when_asked).is_ok() {
             // SAFETY: `at_exit` may run whenever the process ends.
             let _ = unsafe { libc::atexit(at_exit) };
@@ -69,42 +68,42 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
     }
 }
 
-/// How far the thread that closes the devices of an ending program has come.
+/// Progress of the thread that closes the devices of an ending program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
-    /// The program goes on.
+    /// The program is running.
     Idle,
     /// It is asked to close, and waits for the engines' locks.
     Waiting,
-    /// It has had every lock once.
+    /// It has held every lock once.
     Going,
     Done,
 }
 
 static PROGRESS: (Mutex<Closing>, Condvar) = (Mutex::new(Closing::Idle), Condvar::new());
 
-/// More than a thread keeps for itself when it is freed.
+/// More than the allocator's per-thread cache keeps when it is freed.
 const PROBE_BYTES: usize = 8192;
 
-/// Memory of the thread that opened the first device. To free it takes the allocator's lock that
-/// this thread holds while it allocates.
+/// Memory of the thread that opened the first device. Freeing it takes the allocator lock that this
+/// thread holds while it allocates.
 fn probe() -> MutexGuard<'static, Option<Box<[u8; PROBE_BYTES]>>> {
     static PROBE: Mutex<Option<Box<[u8; PROBE_BYTES]>>> = Mutex::new(None);
     PROBE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long to wait for locks. They are held for a round of an engine; who holds one for longer is
-/// the thread that ends the program.
+/// How long to wait for locks. They are held for a round of an engine; if one is held longer, its
+/// holder is the thread that ends the program.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// How long closing may take from there: a slow store, a busy machine.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the devices closed by a thread of their own, and waits for it within bounds.
+/// Has a separate thread close the devices, and waits for it within bounds.
 ///
 /// A program may call `exit` in a signal handler. If the signal has interrupted a verb, the thread
-/// that ends the program holds that verb's locks, and nobody who needs them will ever get them. If
-/// it has interrupted `malloc`, the same is true of the allocator's: so this allocates nothing, and
-/// the thread is there already. Then the process ends without a farewell to its peers, as if it
+/// that ends the program holds that verb's locks, and they are never released. If it has
+/// interrupted `malloc`, the same is true of the allocator's: so this allocates nothing, and the
+/// thread exists already. In these cases the process ends without notifying its peers, as if it
 /// were killed.
 extern "C" fn at_exit() {
     if fork::epoch() != 0 {
@@ -121,7 +120,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Whether the program is ending, and devices could not be closed: somebody holds a lock for ever.
+/// Whether the program is ending and its devices could not be closed: some lock is never released.
 pub(crate) fn is_stuck() -> bool {
     let at = *PROGRESS.0.lock().unwrap_or_else(PoisonError::into_inner);
     matches!(at, Closing::Waiting | Closing::Going)
@@ -132,7 +131,7 @@ fn advance(to: Closing) {
     PROGRESS.1.notify_all();
 }
 
-/// Waits until closing is beyond a step; whether that came in time.
+/// Waits until closing has passed a step; returns whether that happened in time.
 fn wait_while(step: Closing, limit: Duration) -> bool {
     let at = PROGRESS.0.lock().unwrap_or_else(PoisonError::into_inner);
     let waited = PROGRESS.1.wait_timeout_while(at, limit, |at| *at == step);
@@ -149,10 +148,10 @@ fn close_when_asked() {
 
 /// Closes all devices, and writes the report. `tell` hears how far that has come.
 fn close_all(tell: impl Fn(Closing)) {
-    // A program may end with other threads still at work; none of them holds this for long.
+    // A program may end with other threads still running; none of them holds this for long.
     let open: Vec<Arc<Context>> = books().open.iter().filter_map(Weak::upgrade).collect();
     for ctx in &open {
-        // For the locks alone: a lane that has died has none to wait for.
+        // Only waits for the locks: a lane that has died has none.
         if let Ok(core) = ctx.core() {
             let lanes = core.lanes().iter().chain(core.backup_lanes());
             lanes.for_each(|lane: &Arc<Lane>| _ = lane.counters());

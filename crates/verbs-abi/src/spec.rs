@@ -1,4 +1,4 @@
-//! What the environment wants a device to be.
+//! A device's settings from the environment.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use bowline_device::{BackupSpec, DeviceSpec, Log, Severity};
 use crate::device::{self, Device};
 use crate::{env, log};
 
-/// How a device is to be opened, or which variable makes no sense.
+/// How to open a device, or which variable is invalid.
 pub(crate) fn of(device: &'static Device) -> Result<DeviceSpec, String> {
     let mut spec = DeviceSpec::new(&*device.name, device.addr);
     spec.udp.notice = log::warn_once;

@@ -42,14 +42,14 @@ impl Srq {
         Ok(self.core.set_limit(limit)?)
     }
 
-    /// The event that the limit was armed for goes to the program.
+    /// The limit event is delivered to the program.
     pub(crate) fn limit_reached(&self) {
         self.limit.store(0, Ordering::Relaxed);
     }
 }
 
-/// Makes a queue. One for extended reliable connections completes at `xrc`'s queue, and is in its
-/// domain.
+/// Makes a queue. One for extended reliable connections completes to `xrc`'s queue, and belongs to
+/// its domain.
 fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_srq_init_attr,
@@ -144,8 +144,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// `ibv_get_srq_num`, in the context's table: what peers of extended reliable connections name a
-/// queue by.
+/// `ibv_get_srq_num`, in the context's table: the number by which peers of extended reliable
+/// connections address a queue.
 ///
 /// # Safety
 /// `srq` must be a shared receive queue, and `number` point to 32 bits.
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
     })
 }
 
-/// `ibv_query_srq`. A limit that has fired shows as 0 once its event has been got.
+/// `ibv_query_srq`. A limit that has fired shows as 0 once its event has been delivered.
 ///
 /// # Safety
 /// `srq` must be a shared receive queue, and `attr` point to attributes.

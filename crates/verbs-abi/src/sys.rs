@@ -10,8 +10,8 @@ use crate::errno::Errno;
 
 /// A descriptor that is readable while a counting event descriptor is not zero, and never writable.
 ///
-/// Programs get this one. An event descriptor is writable at all times, and those of the kernel's
-/// verbs never are: an event loop that also watches for room to write would spin.
+/// Programs get this one. An event descriptor is always writable, and those of the kernel's verbs
+/// never are: an event loop that also watches for writability would spin.
 #[derive(Debug)]
 pub(crate) struct Watch {
     shown: OwnedFd,
@@ -79,7 +79,7 @@ fn wait_counted(fd: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A file of its own, without a name.
+/// An anonymous file.
 pub(crate) fn anonymous_file() -> Result<OwnedFd, Errno> {
     // SAFETY: reads a string constant.
     let fd = unsafe { libc::memfd_create(c"bowline-device".as_ptr(), libc::MFD_CLOEXEC) };
@@ -90,7 +90,7 @@ pub(crate) fn anonymous_file() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A flag that this process and those that it forks have in common; `None` without memory for it.
+/// A flag shared with forked processes; `None` without memory for it.
 pub(crate) fn shared_flag() -> Option<&'static AtomicBool> {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -100,8 +100,7 @@ pub(crate) fn shared_flag() -> Option<&'static AtomicBool> {
     (at != libc::MAP_FAILED).then(|| unsafe { &*at.cast::<AtomicBool>() })
 }
 
-/// Which file a descriptor is of: the same for duplicates, and for no other file as long as it is
-/// open.
+/// The identity of a descriptor's file: the same for duplicates, and unique while it is open.
 pub(crate) fn file_id(fd: RawFd) -> Result<(u64, u64), Errno> {
     let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: writes one `stat`.
@@ -113,14 +112,14 @@ pub(crate) fn file_id(fd: RawFd) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Processors that this machine may have.
+/// Number of configured processors.
 pub(crate) fn processors() -> u32 {
     // SAFETY: touches no memory.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     u32::try_from(count).unwrap_or(1)
 }
 
-/// Makes sure that memory is there and may be used as asked, bringing its pages in as a NIC that
+/// Checks that memory is mapped with the requested access, and faults its pages in, as a NIC that
 /// pins them would.
 pub(crate) fn check_mapped(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
     if len == 0 {
@@ -137,7 +136,7 @@ pub(crate) fn check_mapped(addr: usize, len: usize, write: bool) -> Result<(), E
         match populate(libc::MADV_POPULATE_WRITE) {
             Ok(()) => return Ok(()),
             Err(Errno(libc::ENOMEM | libc::EFAULT)) => return Err(Errno::FAULT),
-            // Perhaps the memory is read-only: that is so if it can be populated for reading.
+            // The memory may be read-only: then it can be populated for reading.
             Err(_) => {}
         }
     }

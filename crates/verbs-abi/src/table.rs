@@ -1,5 +1,5 @@
-//! The functions as tables, and the layout of verbs: what the versioned libraries and the lab's
-//! check look at.
+//! The functions as tables, and the layout of verbs, for the versioned libraries and the lab's
+//! check.
 
 use core::ffi::c_void;
 

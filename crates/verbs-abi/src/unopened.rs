@@ -1,8 +1,7 @@
-//! A word to whoever ran a program on Bowline that then did not use it.
+//! Warns when a program that was run on Bowline did not use it.
 //!
-//! Programs that find no device to their liking take another transport and say nothing. Under
-//! `bowline run`, a program that has loaded libibverbs and ends without having opened a device is
-//! told of.
+//! Programs that find no suitable device silently use another transport. Under `bowline run`, a
+//! program that has loaded libibverbs and ends without having opened a device is reported.
 
 use core::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -11,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::guard::guard;
 use crate::{env, log, sys};
 
-/// In memory that forked children share: some programs leave their work to them.
+/// In memory shared with forked children: some programs leave their work to them.
 static OPENED: OnceLock<&'static AtomicBool> = OnceLock::new();
 
-/// A device was opened, or tried to be: then there was word of why it was not.
+/// A device was opened, or opening it failed, which was reported.
 pub(crate) fn opened() {
     if let Some(opened) = OPENED.get() {
         opened.store(true, Ordering::Relaxed);
@@ -40,7 +39,7 @@ extern "C" fn on_load() {
 
 extern "C" fn at_exit() {
     guard((), || {
-        // A child that was forked is not the program that was started.
+        // A forked child is not the program that was started.
         let opened = OPENED.get().is_none_or(|opened| opened.load(Ordering::Relaxed));
         if !opened && env::is_started_by_run() && loads_verbs() {
             log::warn(

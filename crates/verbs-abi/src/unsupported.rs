@@ -1,5 +1,5 @@
-//! Public verbs that there is nothing behind, each with the answer that tells so, and those about
-//! forking, which need nothing.
+//! Public verbs without an implementation, each with the matching error, and those about forking,
+//! which need none.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -25,7 +25,7 @@ pub extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _fla
 }
 
 /// Verbs of newer headers: there are no descriptors of device memory and no completion counters.
-/// Whatever the arguments, which nobody looks at, they fail.
+/// They fail whatever the arguments, which are not read.
 macro_rules! refused {
     ($($name:ident -> $ret:ty = $answer:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: not supported.")]

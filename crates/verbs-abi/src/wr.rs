@@ -22,7 +22,7 @@ pub(crate) struct Builder {
     max_requests: usize,
     max_sge: usize,
     max_inline: usize,
-    /// The first thing that was wrong: `ibv_wr_complete` reports it and posts nothing.
+    /// The first error: `ibv_wr_complete` reports it and posts nothing.
     error: Option<Errno>,
 }
 
@@ -81,7 +81,7 @@ impl Builder {
         }
     }
 
-    /// Changes the request begun last.
+    /// Changes the current request.
     fn set(&mut self, change: impl FnOnce(&mut Request)) {
         match self.requests.last_mut() {
             Some(request) => change(request),
@@ -246,7 +246,7 @@ unsafe extern "C" fn wr_bind_mw(
     }
 }
 
-/// Operations that no QP can be made for: using one fails the whole batch.
+/// Operations that no QP supports: using one fails the whole batch.
 macro_rules! missing {
     ($($name:ident($($type:ty),*);)*) => {$(
         unsafe extern "C" fn $name(qp: QpEx $(, _: $type)*) {
@@ -322,7 +322,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: QpEx, count: usize, list: *cons
             }
             let list = if count == 0 { &[] } else { core::slice::from_raw_parts(list, count) };
             builder.set_inline(list.iter().filter(|b| b.length > 0).map(|b| {
-                // Not more than fits: what is longer is refused by its length alone.
+                // Capped: a longer one is rejected by its length alone.
                 core::slice::from_raw_parts(b.addr.cast::<u8>(), b.length.min(isize::MAX as usize))
             }));
         });
@@ -338,8 +338,8 @@ unsafe extern "C" fn wr_start(qp: QpEx) {
     }
 }
 
-/// Posts what was built. An error found while building means that nothing was posted; one found
-/// while posting (a full queue, a wrong state) leaves posted what came before it.
+/// Posts what was built. An error found while building means that nothing was posted; after one
+/// found while posting (a full queue, a wrong state), earlier requests stay posted.
 unsafe extern "C" fn wr_complete(qp: QpEx) -> c_int {
     // SAFETY: a queue pair, by the caller's word.
     let Ok(inner) = (unsafe { handle::inner(qp) }) else {

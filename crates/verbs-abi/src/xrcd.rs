@@ -1,8 +1,8 @@
 //! Domains of extended reliable connections.
 //!
-//! With other providers processes share a domain by a file that both open. A soft NIC's queues are
-//! in the memory of one process, so that a file stands for a domain of each process: the same for
-//! whoever opens it there again.
+//! With other providers, processes share a domain through a file that both open. A soft NIC's
+//! queues are in the memory of one process, so a file stands for one domain per process: opening it
+//! again there gives the same one.
 
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
 use crate::sys;
 
-/// A domain under one of its pointers.
+/// One pointer to a domain.
 pub(crate) struct Xrcd {
     pub(crate) ctx: Arc<Context>,
     pub(crate) core: Arc<CoreXrcd>,

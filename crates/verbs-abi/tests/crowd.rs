@@ -110,7 +110,7 @@ fn exchange(end: &End, qps: &[*mut ibv_qp], messages: u32) -> u64 {
         }
         let i = slot(wc.qp_num);
         if wc.opcode == IBV_WC_RECV {
-            // Refused where the QP has failed meanwhile: its completions say so.
+            // Fails if the QP has failed meanwhile: its completions say so.
             let _ = post_recv(qps[i], 1, Some(end.sge(0, BYTES)));
         } else if posted[i] < messages {
             posted[i] += 1;
@@ -162,7 +162,7 @@ fn thirty_two_processes_share_an_address_and_some_are_killed() {
         };
         assert_eq!(status.success(), !VICTIMS.contains(&number), "process {number}: {status}");
     }
-    // The survivors have buried the dead, and the last one has locked up.
+    // The survivors have cleaned up after the dead, and the last one has removed everything.
     let left: Vec<_> = std::fs::read_dir(runtime.join("bowline"))
         .map(|entries| entries.map(|e| e.unwrap().file_name()).collect())
         .unwrap_or_default();

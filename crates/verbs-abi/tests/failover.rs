@@ -12,7 +12,7 @@ use std::time::Duration;
 use bowline_io::control;
 use support::*;
 
-/// Faults are ordered by a device's name, so one test at a time has devices.
+/// Faults are requested by device name, so only one test at a time has devices.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Two devices with a backup each, in the mode given.

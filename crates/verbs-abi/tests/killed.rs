@@ -1,5 +1,5 @@
-//! Peers that are killed: a process that gets SIGKILL says nothing, and the other end of its
-//! connections hears of it all the same.
+//! Killed peers: a process that gets SIGKILL sends nothing, yet the other end of its connections is
+//! notified.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "see support")]
 
@@ -19,7 +19,7 @@ use support::*;
 const PART: &str = "BOWLINE_TEST_PART";
 const TO: &str = "BOWLINE_TEST_TO";
 const PORT: &str = "7301";
-/// How often connections look after their peers here.
+/// How often connections check on their peers here.
 const INTERVAL: Duration = Duration::from_millis(400);
 /// Three intervals, and time for a busy machine.
 const BOUND: Duration = Duration::from_secs(6);

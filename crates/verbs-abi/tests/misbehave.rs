@@ -1,4 +1,4 @@
-//! Programs that misbehave get the completion or the error number that the standard says, their
+//! Misbehaving programs get the completion or the error number that the standard requires, their
 //! peers get theirs within the retry time, and nothing hangs.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "see support")]

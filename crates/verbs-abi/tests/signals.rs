@@ -1,5 +1,5 @@
-//! Programs that use signals in their own way: Bowline's threads take none, and a handler may end
-//! the program whatever it has interrupted.
+//! Programs with their own signal handling: Bowline's threads receive no signals, and a handler may
+//! end the program whatever it has interrupted.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "see support")]
 
@@ -98,7 +98,7 @@ fn program_that_exits_inside_of_malloc() {
     let mut kept = [std::ptr::null_mut(); 64];
     for turn in 0.. {
         let place = &mut kept[turn % 64];
-        // More than threads keep for themselves, less than is mapped apart, and never in a row.
+        // Larger than per-thread caches, smaller than the mmap threshold, in shuffled sizes.
         unsafe {
             libc::free(*place);
             *place = libc::malloc(2_000 + turn * 7_919 % 100_000);

@@ -1,4 +1,4 @@
-//! Why there is no link.
+//! Why a link could not be made.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WanError {
-    /// Neither root, nor may users have namespaces.
+    /// The process is not root, and users may not have namespaces.
     #[error(
         "cannot make a user namespace: {source}; run as root, or allow them \
          (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, AppArmor)"
@@ -15,7 +15,7 @@ pub enum WanError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// No network of our own.
+    /// No network namespace.
     #[error("cannot make a network namespace: {source}")]
     Namespace {
         /// What the kernel said.
@@ -30,7 +30,7 @@ pub enum WanError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A part of the set-up.
+    /// A step of the set-up failed.
     #[error("cannot set {what}: {source}")]
     Configure {
         /// Which.

@@ -1,4 +1,4 @@
-//! The thread of one direction: reads, waits, writes.
+//! The thread of one direction: reads packets, waits until they are due, writes them.
 
 use std::io;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::sys::{self, Tun};
 use crate::vnet::VNET_BYTES;
 use crate::wan::Tap;
 
-/// Packets read in one go, as long as nothing is due: 64 KiB take up to 200 µs to copy where memory
-/// is cold.
+/// Packets read at a time, as long as none is due: 64 KiB take up to 200 µs to copy with cold
+/// memory.
 const BATCH: usize = 8;
-/// What is due waits so long for company, and what comes while packets flow is read so seldom:
-/// waking up for each would cost more than carrying it.
+/// How long due packets wait for others, and how often packets are read while they flow: waking up
+/// for each would cost more than carrying it.
 const NAP_NS: u64 = 40_000;
-/// A core that has slept for long wakes up late. Whoever sleeps longer than `LONG_NS` gets up so
-/// much earlier and waits for the moment awake: at most a thousand times a second.
+/// A core that has slept for long wakes up late. A sleep longer than `LONG_NS` ends this much
+/// earlier, and the thread spins until the deadline: at most a thousand times a second.
 const EARLY_NS: u64 = 120_000;
 const LONG_NS: u64 = 1_000_000;
-/// How often an idle thread looks whether it is to end.
+/// How often an idle thread checks whether it is to stop.
 const IDLE_NS: u64 = 50_000_000;
 
 /// A running direction.
@@ -36,7 +36,7 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Carries packets from one device to the other.
+    /// Forwards packets from one device to the other.
     pub(crate) fn start(
         name: &str,
         line: Line,
@@ -49,7 +49,7 @@ impl Forwarder {
         let thread = thread::Builder::new()
             .name(format!("wan-{name}"))
             .spawn(move || {
-                // Both, as the first does more where the second is refused.
+                // Both, as the first does more where the second is not permitted.
                 bowline_io::run_promptly();
                 sys::run_before_programs();
                 let mut carrier = Carrier::new(line, from, to);
@@ -63,7 +63,7 @@ impl Forwarder {
         Ok(Forwarder { stop, thread })
     }
 
-    /// Ends it; the line, and the CPU time that it took.
+    /// Stops it; returns the line, and the CPU time that it took.
     pub(crate) fn stop(self) -> Option<(Line, Duration)> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().ok()
@@ -78,7 +78,7 @@ struct Carrier {
     epoch: Instant,
     /// Since when a packet may have waited to be read.
     unread_since: Time,
-    /// Got up early for what is due next.
+    /// Woke up early for the next packet.
     is_early: bool,
 }
 
@@ -88,7 +88,7 @@ impl Carrier {
         Carrier { line, from, to, tap: None, epoch, unread_since, is_early: false }
     }
 
-    /// Writes what is due, reads what is there, and sleeps if that was little.
+    /// Writes packets that are due, reads pending ones, and sleeps if there were few.
     fn turn(&mut self) {
         self.write_due();
         let read = self.read_batch();
@@ -118,7 +118,7 @@ impl Carrier {
         }
     }
 
-    /// How many were read; `BATCH` also if there are more and something else is to be done first.
+    /// The number of packets read; `BATCH` also if there are more but a packet is due first.
     fn read_batch(&mut self) -> usize {
         for count in 0..BATCH {
             if self.line.next_due().is_some_and(|due| due <= self.now()) {
@@ -126,7 +126,7 @@ impl Carrier {
             }
             match self.read() {
                 Ok(true) => {}
-                // A device that fails has been taken down by somebody; that is theirs to do.
+                // If a device fails, somebody has taken it down on purpose; do nothing.
                 Ok(false) | Err(_) => {
                     self.unread_since = self.now();
                     return count;
@@ -155,8 +155,8 @@ impl Carrier {
         Ok(true)
     }
 
-    /// Sleeps until something is to do. While packets flow, those that come meanwhile have to wait
-    /// for the end of a nap.
+    /// Sleeps until there is something to do. While packets flow, those that arrive meanwhile wait
+    /// for the end of the nap.
     fn rest(&mut self, is_flowing: bool) {
         let now = self.now();
         let due_in = self.line.next_wake(NAP_NS).map(|at| at.nanos_since(now));
@@ -180,7 +180,7 @@ impl Carrier {
             self.is_early = true;
         }
         let mut fds = [PollFd::new(&*self.from, PollFlags::IN)];
-        // Interrupted or not, what is to do is looked at next.
+        // Interrupted or not, the next turn checks for work.
         let _ = poll(&mut fds, Some(&timespec(wait_ns)));
         self.unread_since = self.now();
     }

@@ -1,4 +1,4 @@
-//! An end of the link: a network namespace, the thread that lives in it, and its device.
+//! An end of the link: a network namespace, the thread that holds it, and its device.
 
 use std::fs;
 use std::io;
@@ -16,20 +16,20 @@ const QUEUE_PACKETS: u32 = 20_000;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What an end is to be.
+/// The configuration of an end.
 #[derive(Clone, Debug)]
 pub(crate) struct HostConfig {
     /// Its name, also that of its device.
     pub(crate) name: &'static str,
     pub(crate) addr: IpAddr,
     pub(crate) mtu: u32,
-    /// What TCP may have in flight, so that its buffers are not what limits it.
+    /// What TCP may have in flight: large enough that buffers are not the limit.
     pub(crate) tcp_buffer_bytes: u64,
 }
 
 /// One end of the link.
 ///
-/// It is gone when this is, with its namespace once its programs have ended.
+/// Dropping it removes it, and its namespace once the programs in it have ended.
 pub struct Host {
     name: &'static str,
     addr: IpAddr,
@@ -86,12 +86,12 @@ impl Host {
         self.within(move || command.spawn())?
     }
 
-    /// Whether somebody there waits for connections or datagrams.
+    /// Whether a program there listens for connections or datagrams.
     pub fn is_listening(&self) -> bool {
         self.within(listening).unwrap_or(false)
     }
 
-    /// Packets that the device dropped because nobody read them in time.
+    /// Packets that the device dropped because they were not read in time.
     pub(crate) fn device_drops(&self) -> u64 {
         let name = self.name;
         self.within(move || device_drops(name)).unwrap_or(0)
@@ -105,7 +105,7 @@ impl Host {
         self.tun.offloads()
     }
 
-    /// Does something in the namespace.
+    /// Runs something in the namespace.
     fn within<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let gone = || io::Error::other("the thread of this end is gone");
         let (done, result) = mpsc::channel();
@@ -121,8 +121,8 @@ fn set_up(config: &HostConfig) -> Result<Tun, WanError> {
     let tun = Tun::create(name).map_err(|source| WanError::Tun { source })?;
     let refused = |what| move |source| WanError::Configure { what, source };
     if addr.is_ipv4() {
-        // Else the kernel would talk to routers and listeners of its own accord, and its packets
-        // would take part in the draw. A kernel without IPv6 does not.
+        // Otherwise the kernel sends router and listener messages by itself, and these packets
+        // would take part in the random draws. A kernel without IPv6 does not.
         drop(fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1"));
     }
     for (sysctl, first) in [("tcp_rmem", "4096 131072"), ("tcp_wmem", "4096 65536")] {
@@ -138,7 +138,7 @@ fn set_up(config: &HostConfig) -> Result<Tun, WanError> {
     Ok(tun)
 }
 
-/// Looks for a socket of the calling thread's namespace that somebody may send to.
+/// Looks for a listening socket in the calling thread's namespace.
 fn listening() -> bool {
     const TCP_LISTEN: &str = "0A";
     const UDP_UNCONNECTED: &str = "07";

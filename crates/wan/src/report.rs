@@ -1,4 +1,4 @@
-//! What a run was like, and whether to believe it.
+//! The report of a run, and whether its results are valid.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use serde::Serialize;
 pub struct Counters {
     /// Reads of the device: packets, superpackets counted once.
     pub packets: u64,
-    /// Packets as a wire would carry them.
+    /// Packets as on the wire.
     pub segments: u64,
     /// Bytes of these, IP headers included.
     pub bytes: u64,
-    /// Segments lost by draw.
+    /// Segments lost by a random draw.
     pub lost: u64,
     /// Segments dropped because the link's queue was full.
     pub tail_drops: u64,
     /// Segments that arrived twice.
     pub duplicated: u64,
-    /// Segments held back so that others overtook them.
+    /// Segments delayed so that others overtook them.
     pub reordered: u64,
     /// Segments that arrived with a wrong bit.
     pub corrupted: u64,
@@ -33,17 +33,17 @@ pub struct Counters {
     pub writes: u64,
     /// Most bytes that waited for transmission.
     pub peak_queue_bytes: u64,
-    /// What waited for transmission when a segment came, in the mean.
+    /// Mean queue length at the arrival of a segment.
     pub mean_queue_bytes: u64,
-    /// When the queue last had no room for a segment, in milliseconds since the start.
+    /// When a segment last found a full queue, in milliseconds since the start.
     pub last_tail_drop_ms: Option<u64>,
     /// CPU time that the far end's kernel took over packets, within the emulator's thread.
     pub far_end_busy_ns: u64,
-    /// Packets that the emulator had no memory for: its fault, not the link's.
+    /// Packets that the emulator had no memory for: a fault of the emulator, not of the link.
     pub overflows: u64,
     /// Packets that the far end's device refused.
     pub refused_writes: u64,
-    /// Packets that were none.
+    /// Packets that could not be parsed.
     pub malformed: u64,
     /// Packets that the sending device dropped because the emulator did not read in time.
     pub device_drops: u64,
@@ -67,7 +67,7 @@ impl Lateness {
         self.histogram.saturating_record_n(late_ns.clamp(1, Lateness::MAX_NS), segments);
     }
 
-    /// The lateness that this part of the segments stayed below.
+    /// The lateness that this fraction of the segments stayed below.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         if self.histogram.is_empty() { 0 } else { self.histogram.value_at_quantile(quantile) }
     }
@@ -87,7 +87,7 @@ pub struct DirectionReport {
     pub late_p99_us: f64,
     /// The worst.
     pub late_max_us: f64,
-    /// 99th percentile of how late packets were taken from the device, at most.
+    /// Upper bound of the 99th percentile of how late packets were read from the device.
     pub read_late_p99_us: f64,
     /// CPU time that the direction's thread took, the far end's share of the protocol included.
     pub cpu_s: f64,
@@ -98,9 +98,9 @@ pub struct DirectionReport {
 pub struct Report {
     /// How long the link was up.
     pub seconds: f64,
-    /// Whether superpackets went through whole: of TCP, of UDP.
+    /// Whether TCP superpackets passed through whole.
     pub tso: bool,
-    /// See `tso`.
+    /// The same for UDP; see `tso`.
     pub uso: bool,
     /// MTU of both devices.
     pub mtu: u32,
@@ -111,8 +111,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Why the run is not to be believed, given how late the 99th percentile may be; `None` if it
-    /// is.
+    /// Why the results are not valid, given a limit for the 99th percentile of lateness; `None` if
+    /// they are.
     pub fn refusal(&self, late_limit: Duration) -> Option<String> {
         let limit_us = late_limit.as_secs_f64() * 1e6;
         [("to the right", &self.to_right), ("to the left", &self.to_left)].into_iter().find_map(

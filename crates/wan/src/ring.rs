@@ -1,16 +1,16 @@
-//! A ring of bytes: packets of any length, each in one piece, freed in the order they came.
+//! A ring of bytes: packets of any length, each contiguous, freed in order of arrival.
 
 /// The longest that one read of a device gives: a superpacket and its header.
 pub(crate) const MAX_READ: usize = (1 << 16) + 64;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Bytes from `head` to `tail` are taken; what wraps starts anew at the front.
+/// Bytes from `head` to `tail` are in use; a packet that would wrap starts at the front instead.
 pub(crate) struct Ring {
     bytes: Box<[u8]>,
     head: usize,
     tail: usize,
-    /// Equal `head` and `tail` mean all or nothing.
+    /// Equal `head` and `tail` mean full or empty.
     is_empty: bool,
 }
 
@@ -18,15 +18,15 @@ impl Ring {
     /// A ring of this many bytes.
     pub(crate) fn new(capacity: usize) -> Ring {
         let mut bytes = vec![0; capacity.max(2 * MAX_READ)].into_boxed_slice();
-        // Memory that is touched for the first time costs more than what it is touched for: packets
-        // would leave late until all of it has been.
+        // The first touch of memory costs more than its use: packets would leave late until all of
+        // it has been touched.
         for page in bytes.chunks_mut(PAGE_BYTES) {
             page[0] = 1;
         }
         Ring { bytes, head: 0, tail: 0, is_empty: true }
     }
 
-    /// Where the next packet is to be put; `None` if there is no room for the longest.
+    /// Where to put the next packet; `None` if the longest would not fit.
     pub(crate) fn space(&mut self) -> Option<(usize, &mut [u8])> {
         let start = self.next_start()?;
         Some((start, &mut self.bytes[start..start + MAX_READ]))
@@ -55,7 +55,7 @@ impl Ring {
         self.tail = start + len;
     }
 
-    /// Frees everything before `head`, where the oldest packet that is kept starts; `None` if none
+    /// Frees everything before `head`, the start of the oldest packet that is kept; `None` if none
     /// is.
     pub(crate) fn free_until(&mut self, head: Option<usize>) {
         match head {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever comes and goes, packets keep their bytes and never overlap.
+        /// Whatever is added and freed, packets keep their bytes and never overlap.
         #[test]
         fn packets_keep_their_bytes(
             steps in prop::collection::vec((1..MAX_READ, 0..3_usize), 1..200),

@@ -1,10 +1,9 @@
-//! The header in front of every packet on a TUN device with `IFF_VNET_HDR`: `struct
-//! virtio_net_hdr`.
+//! The header before every packet on a TUN device with `IFF_VNET_HDR`: `struct virtio_net_hdr`.
 
 /// Its length in bytes.
 pub const VNET_BYTES: usize = 10;
 
-/// The transport checksum is that of the pseudo header only: whoever needs it whole completes it.
+/// The transport checksum covers the pseudo header only; a consumer that needs it completes it.
 pub(crate) const NEEDS_CSUM: u8 = 1;
 
 pub(crate) const GSO_NONE: u8 = 0;
@@ -12,14 +11,14 @@ pub(crate) const GSO_TCPV4: u8 = 1;
 pub(crate) const GSO_TCPV6: u8 = 4;
 pub(crate) const GSO_UDP_L4: u8 = 5;
 
-/// What the kernel says of a packet, in the machine's own byte order.
+/// The kernel's description of a packet, in native byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
     /// `VIRTIO_NET_HDR_F_…`.
     pub flags: u8,
     /// `VIRTIO_NET_HDR_GSO_…`: whether this is several packets in one, and of which kind.
     pub gso_type: u8,
-    /// How long the headers are that each packet is to have.
+    /// Length of the headers that each packet gets.
     pub hdr_len: u16,
     /// Payload of each packet; that of the last may be shorter.
     pub gso_size: u16,

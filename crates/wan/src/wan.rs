@@ -18,7 +18,7 @@ use crate::sys;
 /// TCP's buffers are at least this large.
 const MIN_TCP_BUFFER_BYTES: u64 = 32 << 20;
 
-/// What a link between two namespaces is to be.
+/// The configuration of a link between two namespaces.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WanConfig {
@@ -30,14 +30,14 @@ pub struct WanConfig {
     pub mtu: u32,
     /// Addresses of IPv6 rather than IPv4.
     pub ipv6: bool,
-    /// After how long both directions get another rate, delay and queue.
+    /// After how long both directions change their rate, delay and queue.
     pub step: Option<(Duration, LinkConfig)>,
-    /// Who sees every packet that a program sends, before the link does anything to it.
+    /// Sees every packet that a program sends, before the link does anything to it.
     pub tap: Option<Tap>,
 }
 
-/// Sees packets as the kernel hands them over, from the IP header on: up to 64 KiB at a time. Both
-/// directions call it from threads of their own.
+/// Sees packets as the kernel delivers them, from the IP header on: up to 64 KiB at a time. Each
+/// direction calls it from its own thread.
 #[derive(Clone)]
 pub struct Tap(Arc<See>);
 
@@ -76,7 +76,7 @@ impl WanConfig {
         }
     }
 
-    /// Twice what the link and its queues hold, as TCP counts overhead as well.
+    /// Twice what the link and its queues hold, as TCP also counts overhead.
     fn tcp_buffer_bytes(&self) -> u64 {
         let round_trip_ns = self.to_right.config.delay_ns + self.to_left.config.delay_ns;
         let holds = |link: &LinkProfile| {
@@ -88,7 +88,7 @@ impl WanConfig {
     }
 }
 
-/// A link between two network namespaces, which exists as long as this.
+/// A link between two network namespaces, which exists as long as this value.
 pub struct Wan {
     left: Host,
     right: Host,
@@ -101,8 +101,8 @@ pub struct Wan {
 impl Wan {
     /// Makes the namespaces and the link.
     ///
-    /// Without `CAP_SYS_ADMIN` the process becomes root in a user namespace of its own, for which
-    /// it must have one thread only.
+    /// Without `CAP_SYS_ADMIN` the process becomes root in its own user namespace, for which it
+    /// must be single-threaded.
     ///
     /// # Errors
     /// If the kernel refuses a part of it.
@@ -146,7 +146,7 @@ impl Wan {
         &self.right
     }
 
-    /// Takes the link down and says what it was like; `None` if a thread of it failed.
+    /// Takes the link down and returns its report; `None` if one of its threads failed.
     pub fn finish(self) -> Option<Report> {
         let seconds = self.start.elapsed().as_secs_f64();
         let (to_right, to_right_cpu) = self.to_right.stop()?;

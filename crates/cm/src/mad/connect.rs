@@ -19,7 +19,7 @@ pub struct Path {
     pub remote_gid: [u8; 16],
     /// The flow label, 20 bits.
     pub flow_label: u32,
-    /// The rate as the standard numbers them, 6 bits.
+    /// The rate in the standard's encoding, 6 bits.
     pub packet_rate: u8,
     /// The traffic class.
     pub traffic_class: u8,
@@ -52,9 +52,9 @@ impl Path {
 /// REQ: asks for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Req {
-    /// The sender's number of the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// What is asked for.
+    /// The requested service.
     pub service_id: ServiceId,
     /// The sender's adapter.
     pub local_ca_guid: u64,
@@ -62,11 +62,11 @@ pub struct Req {
     pub local_qkey: u32,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// READs and atomics that the sender answers at once.
+    /// READs and atomics that the sender can serve at a time.
     pub responder_resources: u8,
     /// End-to-end context of reliable datagrams; unused.
     pub local_eecn: u32,
-    /// READs and atomics that the sender asks for at once.
+    /// READs and atomics that the sender can have outstanding.
     pub initiator_depth: u8,
     /// End-to-end context of reliable datagrams; unused.
     pub remote_eecn: u32,
@@ -76,7 +76,7 @@ pub struct Req {
     pub transport: u8,
     /// Whether the sender has end-to-end flow control.
     pub flow_control: bool,
-    /// The PSN at which the receiver of this message is to begin.
+    /// The first PSN that the receiver of this message is to send.
     pub starting_psn: Psn,
     /// How long the receiver is to wait for the sender's answers.
     pub local_response_timeout: CmTimeout,
@@ -88,7 +88,7 @@ pub struct Req {
     pub path_mtu: u8,
     /// Reliable datagram channel; unused.
     pub rdc_exists: bool,
-    /// Retries after "receiver not ready", 3 bits.
+    /// Retries after RNR NAKs, 3 bits.
     pub rnr_retry_count: u8,
     /// Retransmissions of CM messages, 4 bits.
     pub max_cm_retries: u8,
@@ -100,9 +100,9 @@ pub struct Req {
     pub primary: Path,
     /// The path to migrate to; zero if there is none.
     pub alternate: Path,
-    /// Whether the sender takes suggested alternate paths.
+    /// Whether the sender accepts suggested alternate paths.
     pub sap_supported: bool,
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; Req::PRIVATE_LEN],
 }
 
@@ -180,9 +180,9 @@ impl Layout for Req {
 /// REP: accepts a REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rep {
-    /// The sender's number of the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's number of it.
+    /// The receiver's ID of it.
     pub remote_comm_id: CommId,
     /// The Q_Key of a datagram service; unused here.
     pub local_qkey: u32,
@@ -190,25 +190,25 @@ pub struct Rep {
     pub local_qpn: Qpn,
     /// End-to-end context of reliable datagrams; unused.
     pub local_eecn: u32,
-    /// The PSN at which the receiver of this message is to begin.
+    /// The first PSN that the receiver of this message is to send.
     pub starting_psn: Psn,
-    /// READs and atomics that the sender answers at once.
+    /// READs and atomics that the sender can serve at a time.
     pub responder_resources: u8,
-    /// READs and atomics that the sender asks for at once.
+    /// READs and atomics that the sender can have outstanding.
     pub initiator_depth: u8,
     /// How long the sender may take to acknowledge.
     pub target_ack_delay: CmTimeout,
-    /// What became of the alternate path, 2 bits.
+    /// Whether the alternate path was accepted, 2 bits.
     pub failover_accepted: u8,
     /// Whether the sender has end-to-end flow control.
     pub flow_control: bool,
-    /// Retries after "receiver not ready", 3 bits.
+    /// Retries after RNR NAKs, 3 bits.
     pub rnr_retry_count: u8,
     /// Whether the sender's queue pair has a shared receive queue.
     pub srq: bool,
     /// The sender's adapter.
     pub local_ca_guid: u64,
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; Rep::PRIVATE_LEN],
 }
 
@@ -259,14 +259,14 @@ impl Layout for Rep {
     }
 }
 
-/// RTU: the sender has taken the REP and is ready to use the connection.
+/// RTU: the sender has received the REP and is ready to use the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rtu {
-    /// The sender's number of the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's number of it.
+    /// The receiver's ID of it.
     pub remote_comm_id: CommId,
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; Rtu::PRIVATE_LEN],
 }
 

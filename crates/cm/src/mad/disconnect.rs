@@ -8,13 +8,13 @@ use super::fields::{Layout, Pass};
 /// DREQ: asks to end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dreq {
-    /// The sender's number of the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's number of it.
+    /// The receiver's ID of it.
     pub remote_comm_id: CommId,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; Dreq::PRIVATE_LEN],
 }
 
@@ -46,11 +46,11 @@ impl Layout for Dreq {
 /// DREP: the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Drep {
-    /// The sender's number of the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's number of it.
+    /// The receiver's ID of it.
     pub remote_comm_id: CommId,
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; Drep::PRIVATE_LEN],
 }
 

@@ -1,27 +1,26 @@
-//! Fields of a message, by the byte and bit where the standard has them.
+//! Fields of a message, by their byte and bit offsets in the standard.
 //!
-//! Each message lists its fields once; reading and writing are two passes over that list, so that
-//! one is the inverse of the other.
+//! Each message lists its fields once; reading and writing are two passes over that list, so each
+//! is the inverse of the other.
 
 use bowline_wire::{Psn, Qpn};
 
 use super::{CommId, RejectReason};
 use crate::{CmTimeout, ServiceId};
 
-/// Bytes of a message behind its MAD header.
+/// Bytes of a message after its MAD header.
 pub(super) const BODY_LEN: usize = 232;
 
 /// A pass over the fields of a message.
 pub(super) enum Pass<'a> {
     /// Values come from the bytes.
     Read(&'a [u8; BODY_LEN]),
-    /// Values go to the bytes, which are 0 before.
+    /// Values go to the bytes, which are initially 0.
     Write(&'a mut [u8; BODY_LEN]),
 }
 
 impl Pass<'_> {
-    /// A field of `width` bits, the first of which is bit `bit` of byte `byte`; bit 0 is the
-    /// highest.
+    /// A field of `width` bits that starts at bit `bit` of byte `byte`; bit 0 is the highest.
     pub(super) fn bits<T: Field>(&mut self, byte: usize, bit: usize, width: usize, value: &mut T) {
         let end = byte + (bit + width).div_ceil(8);
         let shift = (end - byte) * 8 - bit - width;
@@ -40,7 +39,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A field of whole bytes that are no number.
+    /// A field of whole bytes that are not a number.
     pub(super) fn bytes<const N: usize>(&mut self, byte: usize, value: &mut [u8; N]) {
         match self {
             Pass::Read(body) => value.copy_from_slice(&body[byte..byte + N]),
@@ -51,23 +50,23 @@ impl Pass<'_> {
 
 /// A message with a fixed list of fields.
 pub(super) trait Layout: Default + Clone {
-    /// Names every field to the pass.
+    /// Passes every field to `pass`.
     fn fields(&mut self, pass: &mut Pass<'_>);
 
-    /// Reads the message. Every value of every field means something, so this cannot fail.
+    /// Reads the message. Every value of every field is valid, so this cannot fail.
     fn read(body: &[u8; BODY_LEN]) -> Self {
         let mut message = Self::default();
         message.fields(&mut Pass::Read(body));
         message
     }
 
-    /// Writes the message; values are cut to the width of their fields.
+    /// Writes the message; values are truncated to the width of their fields.
     fn write(&self, body: &mut [u8; BODY_LEN]) {
         self.clone().fields(&mut Pass::Write(body));
     }
 }
 
-/// What a field of bits can hold.
+/// A type that a bit field can hold.
 pub(super) trait Field {
     fn from_bits(bits: u64) -> Self;
     fn to_bits(&self) -> u64;

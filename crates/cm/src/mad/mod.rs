@@ -2,9 +2,9 @@
 //! volume 1.
 //!
 //! A message is one management datagram (MAD) of 256 bytes: a header of 24 and a body of 232.
-//! Bodies have no variable part, and every value of every field can be told, so that only the
-//! header can be wrong. [`Mad::decode`] and [`Mad::encode`] are inverse to each other but for
-//! reserved bits, which are sent as 0.
+//! Bodies have no variable part, and every value of every field is valid, so only the header can be
+//! wrong. [`Mad::decode`] and [`Mad::encode`] are inverse to each other except for reserved bits,
+//! which are sent as 0.
 
 mod connect;
 mod disconnect;
@@ -32,14 +32,14 @@ pub const GSI_QKEY: u32 = 0x8001_0000;
 const BASE_VERSION: u8 = 1;
 const CM_CLASS: u8 = 0x07;
 const CM_CLASS_VERSION: u8 = 2;
-/// All messages of the CM are sent, none is a reply in the sense of MADs.
+/// The only method of CM messages; none is a response in the sense of MADs.
 const METHOD_SEND: u8 = 0x03;
 
-/// A number that one end gives a connection, or the resolution of a service.
+/// An ID that one end assigns to a connection, or to the resolution of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 
-/// Why bytes are no message of the CM. The sender's doing.
+/// Why bytes are not a CM message. The sender's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum MadError {
@@ -49,16 +49,16 @@ pub enum MadError {
     /// The base version is not 1.
     #[error("MAD base version {0}, only 1 is defined")]
     BaseVersion(u8),
-    /// Not of the CM.
+    /// Not the class of the CM.
     #[error("management class {0:#04x}, the CM's is 0x07")]
     Class(u8),
-    /// A version of the CM that is not known.
+    /// An unknown version of the CM.
     #[error("CM class version {0}, only 2 is known")]
     ClassVersion(u8),
-    /// Not the only method that there is.
+    /// Not the only valid method.
     #[error("MAD method {0:#04x}, the CM's is 0x03 (Send)")]
     Method(u8),
-    /// A message that is not known.
+    /// An unknown message.
     #[error("CM attribute {0:#06x} is not known")]
     Attribute(u16),
 }
@@ -66,7 +66,7 @@ pub enum MadError {
 /// A message of the CM and its transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mad {
-    /// The transaction: an answer has that of what it answers.
+    /// The transaction: a response carries that of its request.
     pub transaction_id: u64,
     /// The message.
     pub message: Message,
@@ -157,7 +157,7 @@ impl Mad {
         }
     }
 
-    /// Writes the MAD. Values are cut to the width of their fields.
+    /// Encodes the MAD. Values are truncated to the width of their fields.
     pub fn encode(&self) -> [u8; MAD_LEN] {
         let mut body = [0; BODY_LEN];
         self.message.write(&mut body);
@@ -170,19 +170,19 @@ impl Mad {
     }
 }
 
-/// Whom a MAD is for, where several managers see it.
+/// Which manager a MAD is for, where several see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Whoever listens for a service.
+    /// The listener of a service.
     Service(ServiceId),
-    /// Whoever gave a connection this number.
+    /// The end that assigned this ID to a connection.
     Connection(CommId),
-    /// Whoever has the request of a peer that does not know this end's number.
+    /// The end with the request of a peer that does not know this end's ID.
     Origin,
 }
 
 impl Destination {
-    /// The destination of a MAD; `None` if it is no message of the CM.
+    /// The destination of a MAD; `None` if it is not a CM message.
     pub fn of(bytes: &[u8]) -> Option<Destination> {
         let id = match Mad::decode(bytes).ok()?.message {
             Message::Req(req) => return Some(Destination::Service(req.service_id)),

@@ -1,4 +1,4 @@
-//! REJ and MRA: no, and not yet (sections 12.6.6 and 12.6.7).
+//! REJ and MRA (sections 12.6.6 and 12.6.7).
 
 use core::fmt;
 
@@ -6,30 +6,30 @@ use super::CommId;
 use super::fields::{Field, Layout, Pass};
 use crate::CmTimeout;
 
-/// Why a message was rejected, as the standard numbers it.
+/// Why a message was rejected, in the standard's encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RejectReason(pub u16);
 
 impl RejectReason {
-    /// No queue pair is to be had.
+    /// No queue pair is available.
     pub const NO_QP: RejectReason = RejectReason(1);
-    /// Something else is not to be had.
+    /// Another resource is not available.
     pub const NO_RESOURCES: RejectReason = RejectReason(3);
-    /// The answer did not come.
+    /// No response came in time.
     pub const TIMEOUT: RejectReason = RejectReason(4);
-    /// The message cannot be taken.
+    /// The message is not supported.
     pub const UNSUPPORTED: RejectReason = RejectReason(5);
     /// The receiver knows no such connection.
     pub const INVALID_COMM_ID: RejectReason = RejectReason(6);
     /// The IDs do not belong together.
     pub const INVALID_COMM_INSTANCE: RejectReason = RejectReason(7);
-    /// Nobody listens for the service.
+    /// The service has no listener.
     pub const INVALID_SERVICE_ID: RejectReason = RejectReason(8);
-    /// The service is not of that transport.
+    /// The service does not use that transport.
     pub const INVALID_TRANSPORT: RejectReason = RejectReason(9);
     /// The receiver still has a connection with that queue pair.
     pub const STALE_CONNECTION: RejectReason = RejectReason(10);
-    /// The application said no; its private data may say why.
+    /// The application rejected; its private data may give the reason.
     pub const CONSUMER: RejectReason = RejectReason(28);
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// Which message a REJ or an MRA is about.
+/// Which message a REJ or an MRA refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum About {
     /// A REQ.
@@ -60,9 +60,9 @@ pub enum About {
     Req,
     /// A REP.
     Rep,
-    /// Another message: of a REJ none in particular, of an MRA a LAP.
+    /// Another message: for a REJ none in particular, for an MRA a LAP.
     Other,
-    /// The value that the standard leaves free.
+    /// The reserved value.
     Reserved,
 }
 
@@ -89,19 +89,19 @@ impl Field for About {
 /// REJ: refuses a message, or gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rej {
-    /// The sender's number of the connection; 0 if it has none.
+    /// The sender's ID of the connection; 0 if it has none.
     pub local_comm_id: CommId,
-    /// The receiver's number of it; 0 if the sender knows none.
+    /// The receiver's ID of it; 0 if the sender knows none.
     pub remote_comm_id: CommId,
-    /// What is refused.
+    /// What is rejected.
     pub about: About,
-    /// Bytes of `info` that count, 7 bits.
+    /// Valid bytes of `info`, 7 bits.
     pub info_len: u8,
     /// Why.
     pub reason: RejectReason,
     /// More about the reason.
     pub info: [u8; Rej::INFO_LEN],
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; Rej::PRIVATE_LEN],
 }
 
@@ -138,18 +138,18 @@ impl Layout for Rej {
     }
 }
 
-/// MRA: the message has arrived, the answer will take longer.
+/// MRA: the message has arrived, the response will take longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mra {
-    /// The sender's number of the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's number of it.
+    /// The receiver's ID of it.
     pub remote_comm_id: CommId,
     /// What has arrived.
     pub about: About,
-    /// How long the answer may take.
+    /// How long the response may take.
     pub service_timeout: CmTimeout,
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; Mra::PRIVATE_LEN],
 }
 

@@ -6,16 +6,16 @@ use super::CommId;
 use super::fields::{Field, Layout, Pass};
 use crate::ServiceId;
 
-/// What became of a resolution.
+/// The outcome of a resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
-    /// The queue pair is in the answer.
+    /// The response contains the queue pair.
     pub const VALID: SidrStatus = SidrStatus(0);
-    /// Nobody listens for the service.
+    /// The service has no listener.
     pub const UNSUPPORTED: SidrStatus = SidrStatus(1);
-    /// The application said no.
+    /// The application rejected.
     pub const REJECT: SidrStatus = SidrStatus(2);
     /// There is no queue pair for it.
     pub const NO_QP: SidrStatus = SidrStatus(3);
@@ -34,13 +34,13 @@ impl Field for SidrStatus {
 /// SIDR_REQ: asks for the queue pair of a datagram service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SidrReq {
-    /// The sender's number of the request.
+    /// The sender's ID of the request.
     pub request_id: CommId,
     /// The partition.
     pub pkey: u16,
-    /// What is asked for.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; SidrReq::PRIVATE_LEN],
 }
 
@@ -72,21 +72,21 @@ impl Layout for SidrReq {
 /// SIDR_REP: answers a SIDR_REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SidrRep {
-    /// The receiver's number of the request.
+    /// The receiver's ID of the request.
     pub request_id: CommId,
     /// Whether there is a queue pair.
     pub status: SidrStatus,
-    /// Bytes of `info` that count.
+    /// Valid bytes of `info`.
     pub info_len: u8,
     /// The queue pair.
     pub qpn: Qpn,
-    /// What was asked for.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// The key that datagrams to it need.
+    /// The Q_Key that datagrams to it need.
     pub qkey: u32,
     /// More about the status.
     pub info: [u8; SidrRep::INFO_LEN],
-    /// What the application says.
+    /// The application's private data.
     pub private_data: [u8; SidrRep::PRIVATE_LEN],
 }
 

@@ -1,4 +1,4 @@
-//! Messages against the tables of the standard, and against any bytes.
+//! Messages compared with the standard's tables, and fuzzed with any bytes.
 
 use bowline_wire::{Psn, Qpn};
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn body_of(message: impl Into<Message>) -> [u8; BODY_LEN] {
     chunk(&mad, HEADER_LEN)
 }
 
-/// Where a body is not 0.
+/// The non-zero bytes of a body.
 fn set_bytes(body: &[u8; BODY_LEN]) -> Vec<(usize, u8)> {
     body.iter().copied().enumerate().filter(|(_, byte)| *byte != 0).collect()
 }
@@ -188,7 +188,7 @@ fn resolutions_have_their_fields_where_the_standard_says() {
 
 #[test]
 fn all_ones_say_which_bits_are_reserved() {
-    // How many bits of the body each message leaves out, by its table.
+    // Number of reserved bits of each message's body, by its table.
     let reserved = [
         (0x10, 32 + 32 + 2 * (6 + 3) + 6 - 1),
         (0x11, 6 + 3),
@@ -286,7 +286,7 @@ proptest! {
         let mad = Mad::decode(&bytes).expect("it is known");
         let again = mad.encode();
         prop_assert_eq!(Mad::decode(&again), Ok(mad));
-        // But for reserved bits nothing has changed.
+        // Except for reserved bits nothing has changed.
         let mask = Mad::decode(&ones(attribute)).expect("it is known").encode();
         for at in HEADER_LEN..MAD_LEN {
             prop_assert_eq!(again[at], bytes[at] & mask[at], "byte {}", at);

@@ -1,4 +1,4 @@
-//! The end that asks: REQ out, REP in, RTU out.
+//! The active end: REQ out, REP in, RTU out.
 
 use core::net::IpAddr;
 
@@ -9,8 +9,8 @@ use super::{CmError, CmManager, Event};
 use crate::mad::{About, CommId, Mad, Rej, RejectReason, Rep, Req, Rtu};
 
 impl CmManager {
-    /// Asks `to` for a connection. `req` says what for; the manager fills in the numbers of
-    /// connection and adapter, timeouts and retries of the CM.
+    /// Requests a connection with `to`. `req` describes it; the manager fills in the IDs of
+    /// connection and adapter, and the CM's timeouts and retries.
     pub fn connect(&mut self, now: Time, to: IpAddr, req: &Req) -> Result<CommId, CmError> {
         let tid = self.fresh_transaction();
         let mut connection = Connection::new(Role::Active, to, req.service_id, tid);
@@ -36,7 +36,7 @@ impl CmManager {
     pub(super) fn on_rep(&mut self, now: Time, from: IpAddr, tid: u64, rep: &Rep) {
         let id = rep.remote_comm_id;
         let Some(connection) = self.of_message(from, id, tid) else {
-            // The peer waits for an end that is gone; it need not wait longer.
+            // The peer waits for an end that is gone; tell it to stop.
             self.counters.drop_unknown += 1;
             return self.refuse_rep(from, tid, rep);
         };
@@ -60,7 +60,7 @@ impl CmManager {
                 self.counters.duplicates += 1;
                 self.send_repeat(id);
             }
-            // The DREQ that is on its way will tell.
+            // The DREQ in flight will tell.
             State::DreqSent if is_ours => self.counters.duplicates += 1,
             _ => {
                 self.counters.drop_state += 1;
@@ -80,7 +80,7 @@ impl CmManager {
         self.send(to, tid, rej);
     }
 
-    /// Takes the peer's REP: from here on the connection is in use.
+    /// Accepts the peer's REP: from here on the connection is established.
     pub fn establish(
         &mut self,
         now: Time,

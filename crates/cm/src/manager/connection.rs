@@ -14,37 +14,38 @@ const MAX_INTERVAL: CmTimeout = CmTimeout::new(21);
 /// The longest time that an MRA can make us wait.
 const MAX_SERVICE: CmTimeout = CmTimeout::new(25);
 
-/// Where a connection is. The application may be gone from any of these (`Connection::owned`).
+/// The state of a connection. In any of these the application may have let go of it
+/// (`Connection::owned`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Active: REQ is sent again and again.
+    /// Active: REQ is being retransmitted.
     ReqSent,
     /// Active: the application has yet to establish or reject.
     RepReceived,
     /// Passive: the application has yet to accept or reject.
     ReqReceived,
-    /// Passive: REP is sent again and again.
+    /// Passive: REP is being retransmitted.
     RepSent,
     /// In use.
     Established,
-    /// DREQ is sent again and again.
+    /// DREQ is being retransmitted.
     DreqSent,
-    /// Ended by both ends; remembered, to answer duplicates.
+    /// Ended by both ends; kept to answer duplicates.
     TimeWait,
-    /// Refused or given up by this end; remembered, to refuse again.
+    /// Rejected or given up by this end; kept to reject again.
     Refused,
-    /// Active: SIDR_REQ is sent again and again.
+    /// Active: SIDR_REQ is being retransmitted.
     SidrSent,
     /// Passive: the application has yet to answer.
     SidrReceived,
-    /// Passive: remembered, to answer again.
+    /// Passive: kept to answer again.
     SidrReplied,
-    /// Over. Only the application still has its number.
+    /// Over. Only the application still holds its ID.
     Closed,
 }
 
 impl State {
-    /// Whether the peer's queue pair is taken by the connection.
+    /// Whether the connection occupies the peer's queue pair.
     pub(super) fn holds_peer_qp(self) -> bool {
         matches!(self, State::Established | State::DreqSent)
     }
@@ -69,19 +70,19 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) peer: IpAddr,
     pub(super) service: ServiceId,
-    /// Which listener has it as pending.
+    /// The listener whose backlog it counts against.
     pub(super) listener: u64,
     /// The transaction of the handshake.
     pub(super) tid: u64,
     /// That of this end's DREQ.
     pub(super) dreq_tid: u64,
-    /// The peer's number of the connection; 0 until it is known.
+    /// The peer's ID of the connection; 0 until it is known.
     pub(super) remote_id: CommId,
     pub(super) local_qpn: Qpn,
     pub(super) remote_qpn: Qpn,
-    /// Whether the application still wants to hear of it.
+    /// Whether the application still wants its events.
     pub(super) owned: bool,
-    /// What is sent again: by the timer, or because the peer repeats what this answers.
+    /// What to retransmit: by the timer, or because the peer repeats what this answers.
     pub(super) repeat: Option<Box<[u8; MAD_LEN]>>,
     pub(super) retries_left: u8,
     pub(super) max_retries: u8,
@@ -111,20 +112,20 @@ impl Connection {
         }
     }
 
-    /// Sets how often and how far apart its messages are sent again, within bounds.
+    /// Sets the interval and number of retransmissions, within bounds.
     pub(super) fn pace(&mut self, interval: CmTimeout, retries: u8) {
         self.interval_ns = interval.clamp(MIN_INTERVAL, MAX_INTERVAL).nanos();
         self.max_retries = retries;
         self.retries_left = retries;
     }
 
-    /// Keeps a message to send again, and gives it all its retries.
+    /// Stores a message for retransmission, with all its retries.
     pub(super) fn repeat(&mut self, mad: [u8; MAD_LEN]) {
         self.repeat = Some(Box::new(mad));
         self.retries_left = self.max_retries;
     }
 
-    /// When to send again after an MRA.
+    /// When to retransmit after an MRA.
     pub(super) fn after_mra(&self, now: Time, service: CmTimeout) -> Time {
         now.plus_nanos(service.min(MAX_SERVICE).nanos()).plus_nanos(self.interval_ns)
     }

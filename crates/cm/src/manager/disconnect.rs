@@ -1,4 +1,4 @@
-//! Ending connections: DREQ, DREP, and an application that goes away.
+//! Ends connections: DREQ, DREP, and an application that goes away.
 
 use core::net::IpAddr;
 
@@ -19,7 +19,8 @@ impl CmManager {
     }
 
     /// The transport has found the peer of a connection gone. The application is told at once. The
-    /// peer is asked to end it too, without waiting for its answer: it may be there after all.
+    /// peer is also asked to disconnect, without waiting for its response: it may be there after
+    /// all.
     pub fn peer_lost(&mut self, now: Time, id: CommId) -> Result<(), CmError> {
         if self.owned(id)?.state != State::Established {
             return Err(CmError::State { id, call: "peer_lost" });
@@ -49,7 +50,7 @@ impl CmManager {
     pub(super) fn on_dreq(&mut self, now: Time, from: IpAddr, tid: u64, dreq: &Dreq) {
         let id = dreq.remote_comm_id;
         let Some(connection) = self.connections.get(&id).filter(|c| c.peer == from) else {
-            // The peer is to know that there is nothing to end.
+            // Tell the peer that there is nothing to disconnect.
             self.counters.drop_unknown += 1;
             return self.send_drep(from, tid, dreq);
         };
@@ -57,7 +58,7 @@ impl CmManager {
             connection.remote_id == dreq.local_comm_id && connection.local_qpn == dreq.remote_qpn;
         match connection.state {
             _ if !is_ours => self.counters.drop_unknown += 1,
-            // In RepSent the RTU was lost, and the connection was in use all the same.
+            // In RepSent the RTU was lost, and the connection was established anyway.
             State::Established | State::RepSent | State::DreqSent => {
                 self.send_drep(from, tid, dreq);
                 self.end(now, id, Ended::ByPeer);
@@ -89,7 +90,7 @@ impl CmManager {
         }
     }
 
-    /// Gives a number back. The peer of a connection that is in use or in the making is told.
+    /// Releases an ID. The peer of an established or pending connection is told.
     pub fn forget(&mut self, now: Time, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id).filter(|c| c.owned) else { return };
         connection.owned = false;

@@ -1,4 +1,4 @@
-//! What a manager tells its application.
+//! Events and errors for the application.
 
 use core::net::IpAddr;
 
@@ -10,34 +10,34 @@ use crate::mad::{CommId, Rej, RejectReason, Rep, Req, Rtu, SidrRep, SidrReq};
 pub enum Event {
     /// A peer asks for a connection with a listener: accept or reject it.
     Request {
-        /// Its number, which is the application's now.
+        /// Its ID, which the application now owns.
         id: CommId,
         /// The peer.
         from: IpAddr,
-        /// What the peer says.
+        /// The peer's request.
         req: Box<Req>,
     },
     /// The peer has accepted: establish or reject.
     Reply {
         /// The connection.
         id: CommId,
-        /// What the peer says.
+        /// The peer's reply.
         rep: Box<Rep>,
     },
     /// The peer is ready: the passive end may send.
     Established {
         /// The connection.
         id: CommId,
-        /// What the peer's application says; zeros if its RTU has not come.
+        /// The private data of the peer's application; zeros if its RTU has not arrived.
         private_data: Box<[u8; Rtu::PRIVATE_LEN]>,
     },
-    /// The peer has refused, or given up.
+    /// The peer has rejected, or given up.
     Rejected {
         /// The connection.
         id: CommId,
         /// Why.
         reason: RejectReason,
-        /// What the peer's application says.
+        /// The private data of the peer's application.
         private_data: Box<[u8; Rej::PRIVATE_LEN]>,
     },
     /// The peer does not answer.
@@ -52,31 +52,31 @@ pub enum Event {
         /// How.
         how: Ended,
     },
-    /// Nothing of the connection is on its way any more.
+    /// No packet of the connection can be in flight any more.
     TimewaitExit {
         /// The connection.
         id: CommId,
     },
     /// A peer asks for the queue pair of a datagram service: answer it.
     SidrRequest {
-        /// Its number, which is the application's now.
+        /// Its ID, which the application now owns.
         id: CommId,
         /// The peer.
         from: IpAddr,
-        /// What the peer says.
+        /// The peer's request.
         req: Box<SidrReq>,
     },
     /// The answer to a resolution, whatever its status.
     SidrReply {
         /// The resolution.
         id: CommId,
-        /// What the peer says.
+        /// The peer's response.
         rep: Box<SidrRep>,
     },
 }
 
 impl Event {
-    /// What it is about.
+    /// The ID of its connection or resolution.
     pub fn id(&self) -> CommId {
         match *self {
             Event::Request { id, .. }
@@ -99,7 +99,7 @@ pub enum Ended {
     ByPeer,
     /// This end asked for it, and the peer agrees.
     ByUs,
-    /// The peer does not answer: this end asked for it, or its transport found out.
+    /// The peer does not respond: this end disconnected, or its transport noticed.
     PeerSilent,
     /// The peer had given up before the RTU reached it.
     Rejected(RejectReason),
@@ -107,14 +107,14 @@ pub enum Ended {
     Replaced,
 }
 
-/// Why a call is refused. The caller's doing.
+/// Why a call fails. The caller's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// The number is not the application's.
+    /// The application does not own this ID.
     #[error("there is no connection {:#010x}", .0.0)]
     Unknown(CommId),
-    /// Not in this state.
+    /// The state does not allow it.
     #[error("connection {:#010x} is not in a state for {call}", .id.0)]
     State {
         /// The connection.
@@ -122,10 +122,10 @@ pub enum CmError {
         /// What was asked for.
         call: &'static str,
     },
-    /// The service has a listener.
+    /// The service already has a listener.
     #[error("somebody listens for service {:#018x} already", .0.0)]
     InUse(ServiceId),
-    /// No more connections.
+    /// The connection limit is reached.
     #[error("no more than {0} connections")]
     Full(usize),
 }
@@ -143,9 +143,9 @@ pub struct Counters {
     pub duplicates: u64,
     /// Not a message of the CM.
     pub malformed: u64,
-    /// IDs, address or transaction are not those of a connection.
+    /// IDs, address or transaction do not match a connection.
     pub drop_unknown: u64,
-    /// The state does not allow for it.
+    /// The state does not allow it.
     pub drop_state: u64,
     /// The listener's backlog is full.
     pub drop_backlog: u64,

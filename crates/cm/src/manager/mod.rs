@@ -27,23 +27,23 @@ pub use event::{CmError, Counters, Ended, Event};
 use passive::Listener;
 use table::{Origin, PeerQp};
 
-/// What a manager is made with.
+/// The configuration of a manager.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The top byte of every communication ID, for processes that share an address. The rest is
     /// random.
     pub comm_id_prefix: Option<u8>,
-    /// The adapter, as peers are told.
+    /// The adapter's GUID, as reported to peers.
     pub ca_guid: u64,
-    /// How long to wait for an answer before a message is sent again.
+    /// How long to wait for a response before a message is retransmitted.
     pub response_timeout: CmTimeout,
-    /// How often a message is sent again, up to 15.
+    /// How often a message is retransmitted, up to 15.
     pub max_retries: u8,
-    /// What an MRA tells the peer to wait.
+    /// How long an MRA tells the peer to wait.
     pub service_timeout: CmTimeout,
-    /// How long a connection that has ended is remembered, to answer what is still on its way.
+    /// How long an ended connection is kept, to answer what is still in flight.
     pub timewait_ns: u64,
-    /// Connections, resolutions, and those remembered.
+    /// Most connections and resolutions, including those that have ended but are kept.
     pub max_connections: usize,
 }
 
@@ -77,19 +77,19 @@ pub struct Outgoing {
 /// # Contract
 /// The application's calls ([`connect`](CmManager::connect), [`listen`](CmManager::listen),
 /// [`accept`](CmManager::accept), …) and the inputs ([`handle_mad`](CmManager::handle_mad),
-/// [`handle_timeout`](CmManager::handle_timeout)) may come in any order. After each of them
-/// [`poll_transmit`](CmManager::poll_transmit) and [`poll_event`](CmManager::poll_event) are called
-/// until they return nothing, and [`handle_timeout`](CmManager::handle_timeout) when
+/// [`handle_timeout`](CmManager::handle_timeout)) may come in any order. After each of them call
+/// [`poll_transmit`](CmManager::poll_transmit) and [`poll_event`](CmManager::poll_event) until they
+/// return nothing, and call [`handle_timeout`](CmManager::handle_timeout) when
 /// [`poll_timeout`](CmManager::poll_timeout) says. Time must not go backwards.
 ///
-/// A [`CommId`] that a call has returned or an event has brought is the application's until
-/// [`forget`](CmManager::forget), whatever becomes of the connection. After that it brings no
-/// event.
+/// The application owns a [`CommId`] that a call returned or an event carried until it calls
+/// [`forget`](CmManager::forget), whatever happens to the connection. After that there are no
+/// events for it.
 pub struct CmManager {
     config: Config,
     rng: ChaCha12Rng,
     connections: BTreeMap<CommId, Connection>,
-    /// Requests of peers, by the number that the peer gave them.
+    /// Requests of peers, by the ID that the peer assigned.
     origins: BTreeMap<Origin, CommId>,
     /// Connections in use, by the peer's queue pair.
     peer_qps: BTreeMap<PeerQp, CommId>,
@@ -102,7 +102,7 @@ pub struct CmManager {
 }
 
 impl CmManager {
-    /// A manager whose IDs come from `seed`, which nobody else may know.
+    /// A manager whose IDs come from `seed`, which must be secret.
     pub fn new(config: Config, seed: [u8; 32]) -> CmManager {
         CmManager {
             config,
@@ -119,7 +119,7 @@ impl CmManager {
         }
     }
 
-    /// Takes what came for queue pair 1 from `from`.
+    /// Handles a MAD that queue pair 1 received from `from`.
     pub fn handle_mad(&mut self, now: Time, from: IpAddr, bytes: &[u8]) {
         let Ok(mad) = Mad::decode(bytes) else {
             self.counters.malformed += 1;
@@ -145,7 +145,7 @@ impl CmManager {
         self.outbox.pop_front()
     }
 
-    /// What has happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -155,12 +155,12 @@ impl CmManager {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// What it has counted.
+    /// Its counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Connections, resolutions, and those remembered.
+    /// Connections and resolutions, including those that have ended but are kept.
     pub fn len(&self) -> usize {
         self.connections.len()
     }

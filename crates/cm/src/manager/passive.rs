@@ -1,4 +1,4 @@
-//! The end that is asked: REQ in, REP out, RTU in.
+//! The passive end: REQ in, REP out, RTU in.
 
 use core::net::IpAddr;
 
@@ -10,10 +10,10 @@ use super::{CmError, CmManager, Event};
 use crate::ServiceId;
 use crate::mad::{About, CommId, Mad, Rej, RejectReason, Rep, Req, Rtu};
 
-/// Somebody who listens for a service.
+/// A listener for a service.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listener {
-    /// Tells it from those before it for the same service.
+    /// Distinguishes it from earlier ones for the same service.
     pub(super) number: u64,
     pub(super) backlog: usize,
     /// Requests that the application has not answered.
@@ -21,8 +21,8 @@ pub(super) struct Listener {
 }
 
 impl CmManager {
-    /// Listens for a service. A peer whose request exceeds the backlog is not answered, and asks
-    /// again.
+    /// Listens for a service. A request that exceeds the backlog is not answered, and the peer
+    /// retransmits it.
     pub fn listen(&mut self, service: ServiceId, backlog: usize) -> Result<(), CmError> {
         if self.listeners.contains_key(&service) {
             return Err(CmError::InUse(service));
@@ -33,12 +33,12 @@ impl CmManager {
         Ok(())
     }
 
-    /// Listens no longer. Requests that the application has got stay its own.
+    /// Stops listening. The application keeps the requests that it has got.
     pub fn unlisten(&mut self, service: ServiceId) {
         self.listeners.remove(&service);
     }
 
-    /// Whether somebody listens for a service.
+    /// Whether there is a listener for a service.
     pub fn is_listening(&self, service: ServiceId) -> bool {
         self.listeners.contains_key(&service)
     }
@@ -80,8 +80,8 @@ impl CmManager {
         }
     }
 
-    /// Takes a place in a listener's backlog; the listener's number, if there is one with a place
-    /// left.
+    /// Takes a place in a listener's backlog; returns the listener's number, if there is one with a
+    /// free place.
     pub(super) fn admit(&mut self, service: ServiceId) -> Option<u64> {
         let listener = self.listeners.get_mut(&service)?;
         if listener.pending >= listener.backlog {
@@ -92,7 +92,7 @@ impl CmManager {
         Some(listener.number)
     }
 
-    /// Gives back the place that [`admit`](CmManager::admit) has just taken.
+    /// Returns the place that [`admit`](CmManager::admit) has just taken.
     pub(super) fn leave_backlog(&mut self, service: ServiceId) {
         if let Some(listener) = self.listeners.get_mut(&service) {
             listener.pending -= 1;
@@ -103,7 +103,7 @@ impl CmManager {
         self.counters.duplicates += 1;
         let Some(connection) = self.connections.get(&id) else { return };
         if connection.tid != tid {
-            // Another request under a number that the peer has used before.
+            // Another request under an ID that the peer has used before.
             return self.refuse_req(from, tid, req, RejectReason::STALE_CONNECTION);
         }
         match connection.state {
@@ -118,7 +118,7 @@ impl CmManager {
         self.send(to, tid, Rej { remote_comm_id, about: About::Req, reason, ..Rej::default() });
     }
 
-    /// Accepts a request. `rep` says with what; the manager fills in the numbers of connection and
+    /// Accepts a request. `rep` describes this end; the manager fills in the IDs of connection and
     /// adapter.
     pub fn accept(&mut self, now: Time, id: CommId, rep: &Rep) -> Result<(), CmError> {
         let connection = self.owned(id)?;
@@ -155,14 +155,14 @@ impl CmManager {
         }
         match connection.state {
             State::RepSent => self.established(now, id, rtu.private_data),
-            // The peer is to know that this end has given up.
+            // Tell the peer that this end has given up.
             State::Refused => self.send_repeat(id),
             _ => self.counters.duplicates += 1,
         }
     }
 
-    /// Says that a message has come over a connection whose RTU has not: the peer has established
-    /// it.
+    /// Reports that a message has arrived over a connection whose RTU has not: the peer has
+    /// established it.
     pub fn notify_established(&mut self, now: Time, id: CommId) -> Result<(), CmError> {
         if self.owned(id)?.state == State::RepSent {
             self.established(now, id, [0; Rtu::PRIVATE_LEN]);

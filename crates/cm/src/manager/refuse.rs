@@ -1,4 +1,4 @@
-//! Saying no, hearing no, and asking for patience.
+//! Sends and handles REJ and MRA.
 
 use core::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::{CmError, CmManager, Ended, Event};
 use crate::mad::{About, CommId, MAD_LEN, Mad, Mra, Rej, RejectReason};
 
 impl CmManager {
-    /// Refuses a request, or a reply to one's own.
+    /// Rejects a request, or a reply to this end's own.
     pub fn reject(
         &mut self,
         now: Time,
@@ -26,7 +26,7 @@ impl CmManager {
         Ok(())
     }
 
-    /// Sends a REJ, and remembers it for a peer that asks again.
+    /// Sends a REJ, and keeps it for a peer that repeats its message.
     pub(super) fn send_refusal(
         &mut self,
         now: Time,
@@ -61,14 +61,14 @@ impl CmManager {
             ..Rej::default()
         };
         if reason == RejectReason::TIMEOUT {
-            // The peer may know the connection by this end's numbers only.
+            // The peer may know the connection only by this end's IDs.
             rej.info[..8].copy_from_slice(&self.config.ca_guid.to_be_bytes());
             rej.info_len = 8;
         }
         Mad { transaction_id: connection.tid, message: rej.into() }.encode()
     }
 
-    /// The connection that a REJ is about. Who gave up waiting may not know this end's number.
+    /// The connection that a REJ refers to. A peer that gave up waiting may not know this end's ID.
     fn rejected(&self, from: IpAddr, tid: u64, rej: &Rej) -> Option<CommId> {
         let id = if rej.remote_comm_id == CommId(0) && rej.reason == RejectReason::TIMEOUT {
             let origin = Origin { peer: from, id: rej.local_comm_id, sidr: false };
@@ -77,8 +77,7 @@ impl CmManager {
             rej.remote_comm_id
         };
         let connection = self.of_message(from, id, tid)?;
-        // Once the peer's number is known, a REJ without it is a late answer to a REQ that came
-        // again.
+        // Once the peer's ID is known, a REJ without it is a late response to a duplicate REQ.
         let is_peer = [CommId(0), rej.local_comm_id].contains(&connection.remote_id);
         is_peer.then_some(id)
     }
@@ -98,7 +97,7 @@ impl CmManager {
                 self.tell(id, event);
             }
             State::ReqReceived | State::RepSent => {
-                // A REQ that was overtaken by this is no new one.
+                // A REQ that this REJ overtook is not a new one.
                 self.refuse(now, id, None);
                 self.tell(id, event);
             }
@@ -137,7 +136,7 @@ impl CmManager {
         }
     }
 
-    /// Sends again what a duplicate asks for, if there is an answer to it.
+    /// Retransmits the response to a duplicate, if there is one.
     pub(super) fn send_repeat(&mut self, id: CommId) {
         let Some(connection) = self.connections.get(&id) else { return };
         if let Some(mad) = &connection.repeat {

@@ -61,7 +61,7 @@ impl CmManager {
         self.send(to, tid, SidrRep { request_id, service_id, status, ..SidrRep::default() });
     }
 
-    /// Answers a resolution. The manager fills in its number and service.
+    /// Answers a resolution. The manager fills in its ID and service.
     pub fn reply(&mut self, now: Time, id: CommId, rep: &SidrRep) -> Result<(), CmError> {
         if self.owned(id)?.state != State::SidrReceived {
             return Err(CmError::State { id, call: "reply" });
@@ -81,7 +81,7 @@ impl CmManager {
         let mad = Mad { transaction_id: connection.tid, message: rep.into() }.encode();
         connection.repeat(mad);
         let peer = connection.peer;
-        // As long as the peer may ask again.
+        // As long as the peer may retransmit.
         let deadline = now.plus_nanos(self.config.timewait_ns);
         self.enter(now, id, State::SidrReplied, Some(deadline));
         self.send_bytes(peer, mad);

@@ -1,4 +1,4 @@
-//! The table of connections, and what is found by other keys.
+//! The table of connections, and its indices.
 
 use core::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::connection::{Connection, State};
 use super::{CmError, CmManager, Ended, Event};
 use crate::mad::{CommId, MAD_LEN};
 
-/// A request of a peer: who made it, and its number there.
+/// A request of a peer: its sender, and the sender's ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Origin {
     pub(super) peer: IpAddr,
@@ -22,7 +22,7 @@ pub(super) struct Origin {
 pub(super) type PeerQp = (IpAddr, Qpn);
 
 impl CmManager {
-    /// Adds a connection under a number that nobody can guess.
+    /// Adds a connection under an unguessable ID.
     pub(super) fn add(&mut self, connection: Connection) -> Result<CommId, CmError> {
         if self.connections.len() >= self.config.max_connections {
             return Err(CmError::Full(self.config.max_connections));
@@ -33,7 +33,7 @@ impl CmManager {
                 Some(prefix) => CommId(drawn >> 8 | u32::from(prefix) << 24),
                 None => CommId(drawn),
             };
-            // 0 says that there is none.
+            // 0 stands for none.
             if id != CommId(0) && !self.connections.contains_key(&id) {
                 break id;
             }
@@ -42,25 +42,25 @@ impl CmManager {
         Ok(id)
     }
 
-    /// A connection that the application has.
+    /// A connection that the application owns.
     pub(super) fn owned(&self, id: CommId) -> Result<&Connection, CmError> {
         let found = self.connections.get(&id).filter(|connection| connection.owned);
         found.ok_or(CmError::Unknown(id))
     }
 
-    /// The connection that a message from `from` is about, if it is of transaction `tid`.
+    /// The connection that a message from `from` refers to, if it belongs to transaction `tid`.
     pub(super) fn of_message(&self, from: IpAddr, id: CommId, tid: u64) -> Option<&Connection> {
         self.connections.get(&id).filter(|c| c.peer == from && c.tid == tid)
     }
 
-    /// Changes a connection that is known to be there.
+    /// Changes a connection that is known to exist.
     pub(super) fn change(&mut self, id: CommId, change: impl FnOnce(&mut Connection)) {
         if let Some(connection) = self.connections.get_mut(&id) {
             change(connection);
         }
     }
 
-    /// Moves a connection to a state, until `deadline`, and keeps the indices right.
+    /// Moves a connection to a state, until `deadline`, and updates the indices.
     pub(super) fn enter(&mut self, now: Time, id: CommId, state: State, deadline: Option<Time>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let before = core::mem::replace(&mut connection.state, state);
@@ -88,7 +88,7 @@ impl CmManager {
         }
     }
 
-    /// A connection that both ends know to be over.
+    /// Ends a connection that both ends know to be over.
     pub(super) fn end(&mut self, now: Time, id: CommId, how: Ended) {
         self.change(id, |connection| connection.repeat = None);
         let deadline = now.plus_nanos(self.config.timewait_ns);
@@ -96,16 +96,17 @@ impl CmManager {
         self.tell(id, Event::Disconnected { id, how });
     }
 
-    /// A connection that never came to be. `refusal` answers whoever asks again.
+    /// Ends a connection that was never established. `refusal` answers a peer that repeats its
+    /// request.
     pub(super) fn refuse(&mut self, now: Time, id: CommId, refusal: Option<[u8; MAD_LEN]>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.repeat = refusal.map(Box::new);
-        // The peer asks again after an interval if the refusal is lost.
+        // If the refusal is lost, the peer retransmits after an interval.
         let remember_ns = self.config.timewait_ns.max(2 * connection.interval_ns);
         self.enter(now, id, State::Refused, Some(now.plus_nanos(remember_ns)));
     }
 
-    /// Drops all that is known of a connection, but for its number if the application has it.
+    /// Drops all state of a connection, except its ID if the application owns it.
     pub(super) fn close(&mut self, now: Time, id: CommId) {
         self.enter(now, id, State::Closed, None);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -121,7 +122,7 @@ impl CmManager {
         }
     }
 
-    /// Tells the application, if it still wants to know.
+    /// Tells the application, unless it has let go of the connection.
     pub(super) fn tell(&mut self, id: CommId, event: Event) {
         if self.connections.get(&id).is_some_and(|connection| connection.owned) {
             self.events.push_back(event);

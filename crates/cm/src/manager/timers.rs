@@ -1,4 +1,4 @@
-//! What happens when nothing comes.
+//! Timeouts.
 
 use bowline_link::Time;
 
@@ -35,7 +35,7 @@ impl CmManager {
         match connection.state {
             State::ReqSent | State::RepSent => {
                 // Owned or not, the peer may have an end of it. It is told once, and again if it
-                // asks.
+                // repeats its message.
                 self.send_refusal(now, id, RejectReason::TIMEOUT, &[0; Rej::PRIVATE_LEN]);
                 self.tell(id, Event::Unreachable { id });
             }

@@ -1,4 +1,4 @@
-//! Requests that the responder must refuse: memory stays as it was, and both ends learn of it.
+//! Requests that the responder must reject: memory stays unchanged, and both ends are told.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn one_sided(remote: Remote) -> [SendOp; 4] {
     ]
 }
 
-/// Posts a request that must be refused, and another behind it that must not be done either.
+/// Posts a request that must be rejected, and another after it that must not be executed either.
 fn refused(lab: &mut Lab, pair: &Pair, op: SendOp, len: usize) -> Outcome {
     let Pair { requester, responder } = pair;
     lab.poke(requester, 0, &[0xab; 64])?;
@@ -44,7 +44,8 @@ pub(super) fn wrong_rkey(lab: &mut Lab, case: &Case) -> Outcome {
     for kind in 0..4 {
         let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
         let addr = pair.responder.region.addr;
-        // The last byte of a key is its owner's, so a change there must be noticed as well.
+        // The last byte of a key is chosen by its owner, so a change there must be detected as
+        // well.
         let rkey = pair.responder.region.rkey ^ if kind % 2 == 0 { 0x01 } else { 0x5500 };
         refused(lab, &pair, one_sided(Remote { addr, rkey })[kind], 8)?;
     }
@@ -77,8 +78,8 @@ pub(super) fn out_of_bounds(lab: &mut Lab, case: &Case) -> Outcome {
     let addr = pair.responder.region.addr - 8;
     let before = Remote { addr, rkey: pair.responder.region.rkey };
     refused(lab, &pair, SendOp::Write(before), 8)?;
-    // A message that runs out of the region in its second packet: nothing of it is done. A plain
-    // WRITE need not be one message on the wire, one with an immediate is.
+    // A message that leaves the region in its second packet: none of it is executed. A plain WRITE
+    // need not be one message on the wire; one with an immediate is.
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let mtu = case.mtu.bytes() as usize;
     let last = at(&pair.responder, len - mtu);
@@ -87,7 +88,7 @@ pub(super) fn out_of_bounds(lab: &mut Lab, case: &Case) -> Outcome {
     same("the end of the region", end.iter().filter(|byte| **byte != 0).count(), 0)
 }
 
-/// Every operation needs its right on the memory.
+/// Every operation needs its access right on the memory.
 pub(super) fn memory_rights(lab: &mut Lab, case: &Case) -> Outcome {
     for (kind, right) in RIGHTS.into_iter().enumerate() {
         let setup = Setup { mr_rights: ALL_RIGHTS - right, ..Setup::new(QpType::Rc) };
@@ -121,7 +122,7 @@ fn refused_without_follower(lab: &mut Lab, pair: &Pair, op: SendOp, status: WcSt
     same("the responder's memory", lab.peek(responder, 0, 64)?, vec![0; 64]).map_err(what)
 }
 
-/// A message that its receive has no room for fails at both ends.
+/// A message that does not fit its receive fails at both ends.
 pub(super) fn too_long_for_receive(lab: &mut Lab, case: &Case) -> Outcome {
     let mtu = case.mtu.bytes() as usize;
     // Too long in the only packet, and in the second of two.

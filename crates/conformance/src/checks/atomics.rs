@@ -1,4 +1,4 @@
-//! Atomics: they return what was there, and each happens once.
+//! Atomics return the original value, and each executes once.
 
 use bowline_nic::{QpType, SendOp, WcOpcode};
 
@@ -7,7 +7,7 @@ use crate::failure::same;
 use crate::lab::{Lab, Pair, Qp, Setup};
 use crate::{Case, Outcome, Send};
 
-/// Where the responder's word is.
+/// Offset of the responder's word.
 const WORD: usize = 64;
 
 fn word(lab: &mut Lab, qp: &Qp, offset: usize) -> Outcome<u64> {
@@ -23,7 +23,7 @@ pub(super) fn originals(lab: &mut Lab, case: &Case) -> Outcome {
     let swap = |compare, swap| SendOp::CompareSwap { remote, compare, swap };
     let big = 0x0102_0304_0506_0708;
     lab.poke(&responder, WORD, &u64::to_le_bytes(40))?;
-    // What is asked, what the word was before and is after.
+    // The request, and the word's value before and after it.
     let steps = [
         (add(2), 40, 42),
         (add(u64::MAX), 42, 41),
@@ -50,8 +50,8 @@ pub(super) fn originals(lab: &mut Lab, case: &Case) -> Outcome {
     Ok(())
 }
 
-/// Of many additions at once, each returns another original. One that a lost answer made the
-/// responder do twice would leave a gap.
+/// Many concurrent additions each return a different original value. One that the responder
+/// executed twice because of a lost response would leave a gap.
 pub(super) fn exactly_once(lab: &mut Lab, case: &Case) -> Outcome {
     const COUNT: u64 = 64;
     let pair = lab.pair(case, &Setup { rd_atomic: 4, ..Setup::new(QpType::Rc) })?;
@@ -68,7 +68,7 @@ pub(super) fn exactly_once(lab: &mut Lab, case: &Case) -> Outcome {
     same("the sum", word(lab, &responder, WORD)?, COUNT)
 }
 
-/// A word that is not aligned to 8 is refused when it is posted.
+/// A word that is not aligned to 8 is rejected when it is posted.
 pub(super) fn misaligned(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, responder } = pair;

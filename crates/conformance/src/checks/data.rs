@@ -1,4 +1,4 @@
-//! Reliable data: what arrives is what was sent, once, and nothing beside it changes.
+//! Reliable data: what arrives is what was sent, once, and nothing else changes.
 
 use bowline_nic::{QpType, SendOp, WcOpcode, WcStatus};
 
@@ -83,7 +83,7 @@ fn read(lab: &mut Lab, pair: &Pair, n: usize, len: usize) -> Outcome {
     same_bytes(&format!("{len} bytes read"), &got, &guarded(&payload))
 }
 
-/// Immediate data, with messages and with writes, whatever its value and their length.
+/// Immediate data, with messages and with writes, for any value and any length.
 pub(super) fn immediates(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let mtu = case.mtu.bytes() as usize;
@@ -107,7 +107,7 @@ pub(super) fn immediate(
     let (payload, wr_id) = (pattern(n, len), n as u64);
     lab.poke(requester, 0, &payload)?;
     lab.poke(responder, 0, &blank(len))?;
-    // A write's receive takes no bytes, so it may be empty.
+    // A write uses no bytes of its receive, so that may be empty.
     lab.recv(responder, 100 + wr_id, GUARD, if is_write { 0 } else { len })?;
     let (op, opcode) = match is_write {
         true => (SendOp::WriteImm(at(responder, GUARD), imm), WcOpcode::RecvWriteImm),
@@ -143,7 +143,7 @@ pub(super) fn many_in_flight(lab: &mut Lab, case: &Case) -> Outcome {
     same_bytes("messages", &lab.peek(&responder, 0, COUNT * SLOT)?, &pattern(5, COUNT * SLOT))
 }
 
-/// More READs are posted than may be outstanding: the requester holds the others back.
+/// More READs are posted than may be outstanding: the requester holds back the rest.
 pub(super) fn many_reads(lab: &mut Lab, case: &Case) -> Outcome {
     const COUNT: usize = 24;
     const SLOT: usize = 2500;

@@ -1,4 +1,4 @@
-//! Datagrams: the header in front of them, and those that must not arrive.
+//! Datagrams: the header before them, and those that must not arrive.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(super) fn lengths(lab: &mut Lab, case: &Case) -> Outcome {
     Ok(())
 }
 
-/// The 40 bytes before a datagram are the IP header it came with: over IPv4 it fills the last 20.
+/// The 40 bytes before a datagram hold its IP header; over IPv4, in the last 20.
 pub(super) fn grh(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Ud))?;
     deliver(lab, &pair, 1, 100, None)?;
@@ -85,7 +85,7 @@ pub(super) fn wrong_qkey(lab: &mut Lab, case: &Case) -> Outcome {
     lab.recv(&pair.responder, 99, 4096, GRH + 64)?;
     post(lab, &pair, 1, 64, QKEY ^ 1, None)?;
     lab.quiet(&pair.responder, A_WHILE)?;
-    // The receive is still there for the next one.
+    // The receive is still available for the next one.
     post(lab, &pair, 2, 64, QKEY, None)?;
     lab.done(&pair.responder, 99).map(drop)
 }

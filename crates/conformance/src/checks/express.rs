@@ -15,14 +15,14 @@ use crate::lab::{Lab, Pair, Setup};
 use crate::station::{OnEnd, Station};
 use crate::{Case, Failure, Outcome, Piece, Region, Send, Side};
 
-/// How much later than its deadline a completion may be seen: a foreign end is asked by a remote
-/// call for everything, in a guest that is emulated.
+/// How long after its deadline a completion may be seen: every call to a foreign end is a remote
+/// call, into an emulated guest.
 const SLACK: Duration = Duration::from_millis(500);
-/// For messages that have time.
+/// For messages that have enough time.
 const PATIENCE: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(1);
 const ROOM: usize = 24 << 10;
-/// What memory is set to, before a message and after it.
+/// The contents of memory before a message and after it.
 const BEFORE: u8 = 0xee;
 const AFTER: u8 = 0x54;
 const RIGHTS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::BIND_WINDOW);
@@ -35,7 +35,7 @@ struct Endpoint {
     memory: Region,
 }
 
-/// A connection: the sender, and the receiver with memory that the peer can be given.
+/// A connection: the sender, and the receiver with memory that the peer can be granted.
 struct Link {
     ends: [Endpoint; 2],
     pair: Pair,
@@ -49,7 +49,7 @@ impl Link {
         let (uc, rc) = (Setup::new(QpType::Uc), Setup::new(QpType::Rc));
         let (pair, control) = (lab.pair(case, &uc)?, lab.pair(case, &rc)?);
         let mtu = case.mtu.bytes() as usize;
-        // Reordered fragments are let in, and what is missing is told.
+        // Accepts reordered fragments, and reports what is missing.
         let options = XpOptions { window: 1, grace_ns: 20_000_000, loss_log: 64 };
         let qps = [(pair.requester, control.requester), (pair.responder, control.responder)];
         let mut ends = Vec::new();
@@ -134,8 +134,7 @@ impl Link {
         lab.end(*side).peek(memory.piece(0, ROOM))
     }
 
-    /// Checks what a completion says of the receiver's memory, where `bytes` were to go to
-    /// `offset`.
+    /// Checks a completion against the receiver's memory, where `bytes` were to go to `offset`.
     fn judge(&mut self, lab: &mut Lab, wc: &Completion, bytes: &[u8], offset: usize) -> Outcome {
         let mut wanted = vec![BEFORE; ROOM];
         wanted[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -157,7 +156,7 @@ impl Link {
         same_bytes("the receiver's memory", &self.received(lab)?, &wanted)
     }
 
-    /// The memory is the application's again, and nothing may touch it.
+    /// The application owns the memory again, and nothing may touch it.
     fn take_back(&mut self, lab: &mut Lab) -> Outcome {
         let Endpoint { side, memory, .. } = &self.ends[RECEIVER];
         lab.end(*side).poke(memory.id, 0, &[AFTER; ROOM])
@@ -167,11 +166,11 @@ impl Link {
         same_bytes("memory after its message", &self.received(lab)?, &[AFTER; ROOM])
     }
 
-    /// Sends a packet through a key, as a sender would that does not know the message is over.
+    /// Sends a packet to a key, like a sender that does not know that the message is over.
     fn send_late(&mut self, lab: &mut Lab, remote: Remote, len: usize) -> Outcome {
         let piece = self.ends[SENDER].memory.piece(0, len);
         let qp = self.pair.requester;
-        // Not signaled: its completion would be taken for a fragment's.
+        // Unsignaled: its completion would be mistaken for a fragment's.
         let flags = SendFlags::empty();
         lab.send(&qp, &Send { flags, ..Send::new(0, SendOp::WriteImm(remote, 0), piece) })
     }
@@ -208,7 +207,7 @@ fn messages(
     Ok(())
 }
 
-/// Sends one message, and checks what becomes of it.
+/// Sends one message, and checks its outcome.
 fn message(
     lab: &mut Lab,
     link: &mut Link,
@@ -223,7 +222,7 @@ fn message(
         }
     };
     let (bytes, wr_id) = (pattern(n, len), n as u64);
-    // A receive for a message that is lost as a whole has to end too.
+    // The receive of a message that is lost entirely has to end too.
     let time = PATIENCE / 2;
     let receive_by = link.recv(lab, wr_id, time)?;
     let send_by = link.send(lab, wr_id, &bytes, target, time)?;
@@ -241,7 +240,7 @@ fn message(
     Ok(got.end)
 }
 
-/// Lengths where fragments begin and end.
+/// Lengths around fragment boundaries.
 fn lengths(case: &Case) -> [usize; 7] {
     let mtu = case.mtu.bytes() as usize;
     [0, 1, mtu - 1, mtu, mtu + 1, 5 * mtu, 20 * mtu + 9]
@@ -257,7 +256,7 @@ pub(super) fn writes(lab: &mut Lab, case: &Case) -> Outcome {
     messages(lab, case, &lengths(case), target)
 }
 
-/// As many long ones that at a loss of 1 % several of them miss something.
+/// So many long ones that at a loss of 1 % several of them miss something.
 pub(super) fn many(lab: &mut Lab, case: &Case) -> Outcome {
     let lengths = [20 * case.mtu.bytes() as usize; 30];
     messages(lab, case, &lengths, |n| match n % 2 {
@@ -266,17 +265,17 @@ pub(super) fn many(lab: &mut Lab, case: &Case) -> Outcome {
     })
 }
 
-/// Requests without a peer that answers end by their deadline, and keep their numbers.
+/// Requests without a responding peer end by their deadline, and keep their numbers.
 pub(super) fn deadlines(lab: &mut Lab, case: &Case) -> Outcome {
     let mut link = Link::new(lab, case)?;
     let short = Duration::from_millis(100);
-    // A receive whose message never comes.
+    // A receive whose message never arrives.
     let by = link.recv(lab, 1, short)?;
     let got = link.wait(lab, RECEIVER, by)?;
     same("the receive", (got.wr_id, got.byte_len, got.end), (1, 0, EndMark::Deadline))?;
     same("its deadline has passed", lab.now() >= by, true)?;
     link.ends[RECEIVER].qp.take_loss();
-    // Its message, into a key that is revoked: it leaves, and goes nowhere.
+    // Its message, to a revoked key: it is sent, and goes nowhere.
     link.take_back(lab)?;
     let bytes = pattern(1, 5000);
     let by = link.send(lab, 1, &bytes, Target::Send(None), PATIENCE)?;
@@ -287,7 +286,7 @@ pub(super) fn deadlines(lab: &mut Lab, case: &Case) -> Outcome {
     let by = link.send(lab, 2, &bytes, Target::WriteImm(0, 5), short)?;
     let sent = link.wait(lab, SENDER, by)?;
     same("the send", (sent.wr_id, sent.byte_len, sent.end), (2, 0, EndMark::Deadline))?;
-    // The receive of that one is preempted by the next message, which is in its own place.
+    // The next message preempts the receive of that one, and lands in its own.
     let by = link.recv(lab, 2, PATIENCE)?;
     let next_by = link.recv(lab, 3, PATIENCE)?;
     link.send(lab, 3, &bytes, Target::Send(None), PATIENCE)?;
@@ -300,7 +299,7 @@ pub(super) fn deadlines(lab: &mut Lab, case: &Case) -> Outcome {
     link.close(lab)
 }
 
-/// Packets that come after their message has ended, by its deadline or whole, touch nothing.
+/// Packets that arrive after their message has ended, by its deadline or complete, touch nothing.
 pub(super) fn late_packets(lab: &mut Lab, case: &Case) -> Outcome {
     let mut link = Link::new(lab, case)?;
     let mtu = case.mtu.bytes() as usize;

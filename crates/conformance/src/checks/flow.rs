@@ -1,4 +1,4 @@
-//! Waiting for the peer, and giving up on it.
+//! Waits for the peer, and gives up on it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{Case, Outcome, Send, quirks};
 /// Long enough for several RNR NAKs, of 0.64 ms each.
 const SEVERAL_RNR_NAKS: Duration = Duration::from_millis(10);
 
-/// A message waits for its receive, and so do those behind it, in order.
+/// A message waits for its receive, and so do those after it, in order.
 pub(super) fn rnr_recovers(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, responder } = pair;
@@ -31,7 +31,7 @@ pub(super) fn rnr_recovers(lab: &mut Lab, case: &Case) -> Outcome {
     same_bytes("messages", &lab.peek(&responder, 0, 3 * len)?, &pattern(3, 3 * len))
 }
 
-/// A requester gives up after as many RNR NAKs as it was told to bear.
+/// A requester gives up after the configured number of RNR NAKs.
 pub(super) fn rnr_exceeded(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup { rnr_retry: 1, ..Setup::new(QpType::Rc) })?;
     let Pair { requester, responder } = pair;
@@ -42,7 +42,7 @@ pub(super) fn rnr_exceeded(lab: &mut Lab, case: &Case) -> Outcome {
     lab.quiet(&responder, Duration::from_millis(1))
 }
 
-/// A peer that does not exist any more does not answer.
+/// A peer that does not exist any more does not respond.
 pub(super) fn dead_peer(lab: &mut Lab, case: &Case) -> Outcome {
     for retry in [0, 2, 7] {
         // 4.096 µs · 2^10: 4 ms each time.

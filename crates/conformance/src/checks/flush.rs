@@ -1,4 +1,4 @@
-//! What becomes of work that is queued when a queue pair fails.
+//! What happens to queued work when a queue pair fails.
 
 use bowline_nic::{QpState, QpType, Remote, SendOp, WcStatus};
 
@@ -16,7 +16,7 @@ fn flushed(ids: std::ops::Range<u64>) -> Vec<(u64, WcStatus)> {
     ids.map(|id| (id, WcStatus::WrFlushErr)).collect()
 }
 
-/// Sends behind the refused one, and all receives, are flushed in the order they were posted.
+/// Sends after the rejected one, and all receives, are flushed in the order they were posted.
 pub(super) fn after_nak(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, responder } = pair;
@@ -29,13 +29,13 @@ pub(super) fn after_nak(lab: &mut Lab, case: &Case) -> Outcome {
     for n in 1..6 {
         lab.send(&requester, &Send::new(n, SendOp::Write(at(&responder, 64)), piece))?;
     }
-    // Sends and receives have queues of their own: only the order within each is fixed.
+    // Sends and receives have separate queues: only the order within each is fixed.
     let mut all = next(lab, &requester, 10)?;
     all.sort_by_key(|(id, _)| *id >= 100);
     let refused = vec![(0, WcStatus::RemAccessErr)];
     same("flushed", all, [refused, flushed(1..6), flushed(100..104)].concat())?;
     lab.reaches(&requester, QpState::Err)?;
-    // What is posted to a queue pair in error is flushed as well.
+    // Work posted to a queue pair in error is flushed as well.
     if quirks::flushes_late_receives(lab.maker(&requester)) {
         lab.recv(&requester, 200, 0, 64)?;
         lab.expect(&requester, 200, WcStatus::WrFlushErr)?;
@@ -44,14 +44,14 @@ pub(super) fn after_nak(lab: &mut Lab, case: &Case) -> Outcome {
     lab.expect(&requester, 201, WcStatus::WrFlushErr).map(drop)
 }
 
-/// Moving a queue pair to the error state flushes what it has.
+/// Moving a queue pair to the error state flushes its queues.
 pub(super) fn after_modify(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, .. } = pair;
     for n in 100..108 {
         lab.recv(&requester, n, 0, 64)?;
     }
-    // Nobody posted a receive for this one, so it is still there.
+    // No receive was posted for this one, so it is still queued.
     lab.send(&requester, &Send::new(1, SendOp::Send, requester.region.piece(0, 8)))?;
     lab.end(requester.side).fail(requester.id)?;
     let mut all = next(lab, &requester, 9)?;
@@ -59,7 +59,7 @@ pub(super) fn after_modify(lab: &mut Lab, case: &Case) -> Outcome {
     same("flushed", all, [flushed(1..2), flushed(100..108)].concat())
 }
 
-/// A request over memory that is not registered any more fails here, before anything is sent.
+/// A request on memory that is no longer registered fails locally, before anything is sent.
 pub(super) fn local_protection(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, responder } = pair;

@@ -1,4 +1,4 @@
-//! One request to several members of a group: its completion says that all of them have it.
+//! One request to several members of a group: its completion means that all of them have it.
 
 use bowline_nic::{QpType, SendOp, WcOpcode};
 
@@ -45,7 +45,7 @@ fn deliver(
             Kind::Send => lab.recv(member, 1000 + wr_id, GUARD, len)?,
         }
     }
-    // The sender names memory by the first member's.
+    // The sender addresses memory as the first member does.
     let op = match kind {
         Kind::Write => SendOp::Write(at(&members[0], GUARD)),
         Kind::WriteImm => SendOp::WriteImm(at(&members[0], GUARD), IMM),

@@ -16,9 +16,9 @@ use bowline_nic::{Mtu, QpType, Remote};
 
 use crate::{Case, Check, Lab, Outcome, Qp};
 
-/// Bytes beside a message that nobody may touch.
+/// Guard bytes around a message.
 pub(crate) const GUARD: usize = 16;
-/// What they are set to.
+/// Their value.
 pub(crate) const GUARD_BYTE: u8 = 0xee;
 
 const fn check(name: &'static str, run: fn(&mut Lab, &Case) -> Outcome) -> Check {
@@ -128,13 +128,13 @@ pub static ALL: &[Check] = &[
     check("UD without a receive", datagrams::no_receive),
 ];
 
-/// Lengths where packets begin, end and are padded.
+/// Lengths around packet boundaries and padding.
 pub(crate) fn lengths(mtu: Mtu) -> Vec<usize> {
     let mtu = mtu.bytes() as usize;
     vec![0, 1, 2, 3, 4, 63, mtu - 1, mtu, mtu + 1, 2 * mtu - 1, 2 * mtu, 3 * mtu + 5]
 }
 
-/// Bytes that differ everywhere and from message to message.
+/// Bytes that differ by offset and from message to message.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i ^ (i >> 8) ^ (i >> 16)).wrapping_add(seed.wrapping_mul(37)) as u8).collect()
 }

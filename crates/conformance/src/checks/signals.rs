@@ -1,4 +1,4 @@
-//! Flags of requests: which complete, which carry their bytes, which wake the receiver.
+//! Flags of requests: which complete, which carry their payload inline, which wake the receiver.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::failure::{same, same_bytes};
 use crate::lab::{Lab, Pair, Setup};
 use crate::{Case, Outcome, Send};
 
-/// Sends that are not signaled leave no completion, and those after them tell that they are done.
+/// Unsignaled sends produce no completion, and later completions imply that they are done.
 pub(super) fn unsignaled(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, responder } = pair;
@@ -31,7 +31,7 @@ pub(super) fn unsignaled(lab: &mut Lab, case: &Case) -> Outcome {
     lab.quiet(&requester, Duration::from_millis(2))
 }
 
-/// An inline request has taken its bytes when the call returns.
+/// An inline request has copied its bytes when the call returns.
 pub(super) fn inline(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, responder } = pair;
@@ -49,7 +49,7 @@ pub(super) fn inline(lab: &mut Lab, case: &Case) -> Outcome {
     Ok(())
 }
 
-/// A receiver that waits for solicited completions only is woken by those.
+/// Only solicited completions wake a receiver that waits for those.
 pub(super) fn solicited(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, responder } = pair;
@@ -67,7 +67,7 @@ pub(super) fn solicited(lab: &mut Lab, case: &Case) -> Outcome {
     Ok(())
 }
 
-/// A fenced send starts when the READ before it has its bytes.
+/// A fenced send starts once the READ before it has its data.
 pub(super) fn fence(lab: &mut Lab, case: &Case) -> Outcome {
     const LEN: usize = 20_000;
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
@@ -85,12 +85,12 @@ pub(super) fn fence(lab: &mut Lab, case: &Case) -> Outcome {
     same_bytes("what came back", &lab.peek(&responder, LEN, LEN)?, &pattern(4, LEN))
 }
 
-/// A SEND with invalidate hands over its bytes and revokes a key.
+/// A SEND with invalidate delivers its bytes and revokes a key.
 pub(super) fn invalidate(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let Pair { requester, responder } = pair;
     let revoked = lab.register_revocable(&responder, 4096)?;
-    // It serves until it is revoked.
+    // It is valid until it is revoked.
     let to = Remote { addr: revoked.addr, rkey: revoked.rkey };
     lab.send(&requester, &Send::new(0, SendOp::Write(to), requester.region.piece(0, 64)))?;
     lab.done(&requester, 0)?;

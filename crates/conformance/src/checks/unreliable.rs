@@ -1,5 +1,5 @@
-//! Unreliable connections, UC and XP: what cannot be delivered is lost in silence, and the next
-//! message is not.
+//! Unreliable connections, UC and XP: what cannot be delivered is lost silently, and the next
+//! message is not affected.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) fn writes(lab: &mut Lab, case: &Case, qp_type: QpType) -> Outcome {
     let pair = lab.pair(case, &Setup::new(qp_type))?;
     let Pair { requester, responder } = pair;
     for (n, len) in lengths(case.mtu).into_iter().enumerate() {
-        // A plain write, whose arrival only the message behind it tells.
+        // A plain write, whose arrival only the next message shows.
         let payload = pattern(n, len);
         lab.poke(&requester, 0, &payload)?;
         lab.poke(&responder, 0, &blank(len))?;
@@ -43,7 +43,7 @@ pub(super) fn writes(lab: &mut Lab, case: &Case, qp_type: QpType) -> Outcome {
     Ok(())
 }
 
-/// A message that finds no receive is lost; UC's next one takes the next receive.
+/// A message without a receive is lost; UC's next one uses the next receive.
 pub(super) fn uc_without_receive(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Uc))?;
     let Pair { requester, responder } = pair;
@@ -55,8 +55,8 @@ pub(super) fn uc_without_receive(lab: &mut Lab, case: &Case) -> Outcome {
     lab.reaches(&responder, QpState::Rts)
 }
 
-/// A message that finds no receive is lost; its receive, when it comes, is still its own, so that
-/// XP's next message lands where it belongs.
+/// A message without a receive is lost; a receive posted for it later remains assigned to it, so
+/// that XP's next message lands where it belongs.
 pub(super) fn xp_without_receive(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Xp))?;
     let Pair { requester, responder } = pair;

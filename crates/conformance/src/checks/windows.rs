@@ -14,7 +14,7 @@ const RIGHTS: Access = Access::LOCAL_WRITE.union(Access::BIND_WINDOW);
 const OFFSET: usize = 1000;
 const LEN: usize = 3000;
 
-/// Binds a window to a part of a region of the responder's.
+/// Binds a window to a part of one of the responder's regions.
 fn bind(lab: &mut Lab, responder: &Qp, region: &Region) -> Outcome<Remote> {
     let remote =
         lab.end(responder.side).bind_window(responder.id, 70, region.piece(OFFSET, LEN))?;
@@ -23,7 +23,7 @@ fn bind(lab: &mut Lab, responder: &Qp, region: &Region) -> Outcome<Remote> {
     Ok(remote)
 }
 
-/// Writes through a window and has the responder look for it.
+/// Writes through a window and checks the responder's memory.
 fn write(lab: &mut Lab, pair: &Pair, region: &Region, remote: Remote, n: usize) -> Outcome {
     let payload = pattern(n, LEN);
     lab.poke(&pair.requester, 0, &payload)?;

@@ -1,4 +1,4 @@
-//! An end in another machine: the verbs of `lab/rxe/guest/verbs_agent.c`, a line a call.
+//! An end on another machine: the verbs of `lab/rxe/guest/verbs_agent.c`, one line per call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::{
     Region, Send,
 };
 
-/// No call takes longer; deregistering under emulation is the slowest.
+/// Limit for a call; deregistering under emulation is the slowest.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 
 /// The right to bind windows, in the verbs API.
@@ -32,7 +32,7 @@ pub struct AgentEnd {
     /// Addresses of regions.
     regions: Vec<u64>,
     groups: Option<Groups>,
-    /// The groups of queue pairs that ask.
+    /// The groups of the requesters' queue pairs.
     bridged: BTreeMap<usize, Group>,
 }
 
@@ -50,7 +50,7 @@ impl AgentEnd {
         Ok(end)
     }
 
-    /// The same end with a group in front of whatever its RC queue pairs ask.
+    /// The same end, with a group between its RC queue pairs and their peers.
     #[must_use]
     pub fn with_groups(self, groups: Groups) -> AgentEnd {
         AgentEnd { groups: Some(groups), ..self }
@@ -106,7 +106,7 @@ impl End for AgentEnd {
         self.call(&format!("unmw {rkey:x}")).map(drop)
     }
 
-    /// A window of type 2 on a region: rxe revokes no other key that a user can have (see
+    /// A window of type 2 on a region: rxe can revoke no other key that a user can have (see
     /// [`quirks::revokes_windows_only`](crate::quirks::revokes_windows_only)).
     fn register_revocable(&mut self, qp: QpId, len: usize) -> Outcome<Region> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::BIND_WINDOW;
@@ -312,7 +312,7 @@ impl Op {
 }
 
 fn access_flags(access: Access) -> u32 {
-    // The first four rights have the numbers of the verbs API, and rxe knows no others.
+    // The first four rights have the verbs API's values, and rxe supports no others.
     let windows = if access.contains(Access::BIND_WINDOW) { MW_BIND } else { 0 };
     access.bits() & 0xf | windows
 }
@@ -331,7 +331,7 @@ fn completion(words: &str, qpn: Qpn) -> Outcome<Completion> {
     };
     const WITH_GRH: u64 = 1;
     const WITH_IMM: u64 = 2;
-    // See `quirks::marks_invalidation_wrongly`: this is rxe's bit for it, and 8 the right one.
+    // See `quirks::marks_invalidation_wrongly`: this is rxe's bit for it; the right one is 8.
     const WITH_INV: u64 = 4;
     let imm = imm as u32;
     Ok(Completion {
@@ -353,7 +353,7 @@ fn status_of(number: u64) -> Outcome<WcStatus> {
     found.ok_or_else(|| Failure::new(format!("agent: no such status: {number}")))
 }
 
-/// What kind of request completed. A failed one has none that means anything.
+/// The opcode of a completion. It is meaningless for a failed one.
 fn opcode_of(number: u64) -> WcOpcode {
     match number {
         1 => WcOpcode::Write,
@@ -381,7 +381,7 @@ fn event(words: &str) -> Option<Event> {
     }
 }
 
-/// An address as RoCEv2's GIDs write it.
+/// An address in RoCEv2's GID format.
 fn gid(addr: IpAddr) -> String {
     let octets = match addr {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

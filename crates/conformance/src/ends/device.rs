@@ -22,13 +22,13 @@ const BIND: u64 = u64::MAX;
 const NOTIFICATION_LIMIT: Duration = Duration::from_millis(50);
 const BIND_LIMIT: Duration = Duration::from_secs(10);
 
-/// A device with everything that checks make on it.
+/// A device with everything that checks create on it.
 pub struct DeviceEnd {
     device: Device,
     pd: Pd,
     regions: Vec<Memory>,
     qps: Vec<Option<DeviceQp>>,
-    /// Memory windows, by the keys that they were bound under.
+    /// Memory windows, by the keys that they were bound with.
     windows: Vec<(u32, Mw)>,
     /// Seals its connections.
     keys: Option<Keys>,
@@ -37,13 +37,13 @@ pub struct DeviceEnd {
 
 struct Memory {
     buffer: Arc<bowline::Buffer>,
-    /// As it was registered; `None` once it is not any more.
+    /// The registration; `None` once it has ended.
     mr: Option<Mr>,
     whole: Sge,
 }
 
 struct DeviceQp {
-    /// Ends with it.
+    /// Dropped with the queue pair.
     group: Option<Group>,
     qp: bowline::Qp,
     send_cq: Cq,
@@ -58,13 +58,13 @@ impl DeviceEnd {
         Ok(DeviceEnd { device, pd, regions, qps, windows, keys: None, groups: None })
     }
 
-    /// The same end with connections that are sealed.
+    /// The same end with sealed connections.
     #[must_use]
     pub fn sealed(self, keys: Keys) -> DeviceEnd {
         DeviceEnd { keys: Some(keys), ..self }
     }
 
-    /// The same, with a group in front of whatever its RC queue pairs ask.
+    /// The same end, with a group between its RC queue pairs and their peers.
     #[must_use]
     pub fn with_groups(self, groups: Groups) -> DeviceEnd {
         DeviceEnd { groups: Some(groups), ..self }
@@ -107,7 +107,7 @@ impl End for DeviceEnd {
         if self.device.verbs_caps().is_none() {
             return self.register(len, rights | Access::REMOTE_INVALIDATE);
         }
-        // Verbs have no such right: a window's key can be revoked.
+        // Verbs have no such access right: use a window, whose key can be revoked.
         let region = self.register(len, rights | Access::BIND_WINDOW)?;
         let window = self.bind_window(qp, BIND, region.piece(0, len))?;
         let bound = self.qp(qp)?.send_cq.next(BIND_LIMIT)?;
@@ -259,7 +259,7 @@ impl Clock for WallClock {
     }
 }
 
-/// What makes a queue pair of ours ready to receive.
+/// The attributes that make one of our queue pairs ready to receive.
 pub(super) fn path_attr(qp_type: QpType, to: &Connection) -> QpAttr {
     let (connected, reliable) = (qp_type.descriptor().connected, qp_type.descriptor().reliable);
     QpAttr {
@@ -274,7 +274,7 @@ pub(super) fn path_attr(qp_type: QpType, to: &Connection) -> QpAttr {
     }
 }
 
-/// What makes it ready to send.
+/// The attributes that make it ready to send.
 pub(super) fn ready_attr(qp_type: QpType, to: &Connection) -> QpAttr {
     let reliable = qp_type.descriptor().reliable;
     QpAttr {
@@ -288,7 +288,7 @@ pub(super) fn ready_attr(qp_type: QpType, to: &Connection) -> QpAttr {
     }
 }
 
-/// Where a request's bytes are; an empty message has none to gather.
+/// Where a request's payload is; an empty message has none to gather.
 pub(super) fn inline_or_sges<'a>(send: &Send, bytes: &'a [u8], sges: &'a [Sge]) -> Payload<'a> {
     match (send.inline, send.piece.len) {
         (true, _) => Payload::Inline(bytes),

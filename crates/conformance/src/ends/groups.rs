@@ -7,16 +7,16 @@ use bowline::{Endpoint, Psn, Qpn, RemoteMr};
 
 use crate::{Bridge, BridgePeer, Bridged, Failure, Outcome, Region};
 
-/// What copies for the groups of an end and merges what members answer.
+/// What replicates for the groups of an end and merges the members' responses.
 #[derive(Clone)]
 pub enum Groups {
-    /// The port of the end that asks, which must be ours.
+    /// The requester's own port, which must be ours.
     Port,
     /// A switch.
     Switch(Arc<GroupSwitch>),
 }
 
-/// A group. It ends when it is dropped.
+/// A group. It ends when dropped.
 pub(super) enum Group {
     Port(GroupPort, Connected),
     Switch(Arc<GroupSwitch>, Connected),

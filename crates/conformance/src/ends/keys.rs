@@ -21,7 +21,7 @@ impl Keys {
         })
     }
 
-    /// The number of the connection between two queue pairs: each is connected once.
+    /// The number of the connection between two queue pairs: each is connected only once.
     pub(super) fn number(&self, ours: u32, theirs: u32) -> u64 {
         let (first, second) = match self.role {
             Role::Initiator => (ours, theirs),

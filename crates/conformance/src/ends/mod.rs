@@ -1,4 +1,4 @@
-//! The kinds of ends there are.
+//! The kinds of ends.
 
 pub mod agent;
 pub mod device;

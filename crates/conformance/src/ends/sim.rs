@@ -23,12 +23,12 @@ use crate::{
     Send,
 };
 
-/// Two engines and a cable of 10 Gbit/s and 5 µs, which has these faults both ways.
+/// Two engines and a cable of 10 Gbit/s and 5 µs, with these faults in both directions.
 pub fn lab(seed: u64, ipv6: bool, faults: Faults) -> Lab {
     lab_with(seed, ipv6, faults, [None, None])
 }
 
-/// The same with connections that are sealed.
+/// The same with sealed connections.
 pub fn sealed_lab(seed: u64, ipv6: bool, faults: Faults) -> Lab {
     lab_with(seed, ipv6, faults, Keys::pair().map(Some))
 }
@@ -312,7 +312,7 @@ impl Clock for VirtualClock {
     }
 }
 
-/// The checks post and poll themselves, between two stretches of time.
+/// An application that does nothing: the checks post and poll themselves, between advances of time.
 struct Nobody;
 
 impl App for Nobody {

@@ -1,4 +1,4 @@
-//! What a device tells about itself: one JSON object, in reports and to those who ask.
+//! A device's description of itself, as one JSON object: for reports and for control clients.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use bowline_nic::Counters;
 use super::faults;
 use crate::{Gauges, Lane, LaneError, PortCounters};
 
-/// A device's account of itself, as one line of JSON: process, program, name, address, what carries
-/// its packets, how many lanes it has, queue pairs and round trips, and the counters of all of them
-/// together. `None` once a lane has ended.
+/// A device's state as one line of JSON: process, program, name, address, transport, number of
+/// lanes, queue pairs, round trips, and the counters of all lanes added up. `None` once a lane has
+/// ended.
 pub fn account(device: &str, lanes: &[Arc<Lane>]) -> Option<String> {
     let caps = lanes.first()?.port_caps();
     let (nic, port) = total_counters(lanes).ok()?;
@@ -39,7 +39,7 @@ pub fn account(device: &str, lanes: &[Arc<Lane>]) -> Option<String> {
     ))
 }
 
-/// What the engines and ports of several lanes have done and seen together.
+/// The engine and port counters of several lanes, added up.
 pub fn total_counters(lanes: &[Arc<Lane>]) -> Result<(Counters, PortCounters), LaneError> {
     let mut total = (Counters::default(), PortCounters::default());
     for lane in lanes {
@@ -50,8 +50,9 @@ pub fn total_counters(lanes: &[Arc<Lane>]) -> Result<(Counters, PortCounters), L
     Ok(total)
 }
 
-/// What a device answers: its [`account`] to `counters`, its faults on demand to `faults`; to
-/// `fault` and a [`FaultRequest`](crate::FaultRequest) what came of that; nothing to anything else.
+/// Answers a control request: `counters` with the device's [`account`], `faults` with its faults on
+/// demand, `fault` followed by a [`FaultRequest`](crate::FaultRequest) with that fault's outcome,
+/// and anything else with nothing.
 pub fn answer(device: &str, lanes: &[Arc<Lane>], line: &str) -> String {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("counters", "") => account(device, lanes).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! The asking end.
+//! The client side of the control socket.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -18,7 +18,7 @@ pub struct Peer {
     pub(super) name: String,
 }
 
-/// How long a process may take to accept a connection when it is only looked for.
+/// How long a process may take to accept a connection during discovery.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 
 /// All devices of live processes of this user on this host (in this network namespace).
@@ -38,8 +38,8 @@ fn live_where(is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Peer>> {
     peers.sort();
     // An accepted connection carries its listener's name too.
     peers.dedup();
-    // One that is busy stays in the list: it is asked, and does not answer in time. One of another
-    // user, or that is gone by now, is none of ours.
+    // A busy process stays in the list: a later request to it times out. Skip processes of other
+    // users and those that have ended since.
     peers.retain(|peer| match connect(peer, LOOK_PATIENCE) {
         Ok(_) => true,
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -56,8 +56,8 @@ fn parse(line: &str) -> Option<Peer> {
     Some(Peer { pid, device: parts.next()?.to_owned(), name: name.to_owned() })
 }
 
-/// Connects to a process, if it is one of this user. Anybody may take any abstract name; the kernel
-/// knows who did.
+/// Connects to a process if it belongs to this user. Anybody can bind any abstract name; the peer
+/// credentials tell who did.
 fn connect(peer: &Peer, patience: Duration) -> io::Result<UnixStream> {
     let stream = connect_abstract(&peer.name, patience)?;
     let (owner, me) = (peer_uid(&stream)?, effective_uid());

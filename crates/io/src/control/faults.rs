@@ -1,4 +1,4 @@
-//! What a device says about its faults, and how it takes orders for more.
+//! Reports a device's faults and applies requested ones.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{Faults, Lane};
 /// A device's link and faults, as one line of JSON.
 pub(super) fn state(device: &str, lanes: &[Arc<Lane>]) -> String {
     let Some(lane) = lanes.first() else { return String::new() };
-    // What is ordered is ordered of every lane.
+    // Faults are applied to every lane.
     let orders = lane.faults().map(Faults::list).unwrap_or_default();
     let orders: Vec<String> = orders
         .iter()
@@ -30,7 +30,7 @@ pub(super) fn state(device: &str, lanes: &[Arc<Lane>]) -> String {
     )
 }
 
-/// Does as it is told, and says what that comes to; an error as JSON if it cannot.
+/// Applies a fault request and returns the resulting state, or an error as JSON.
 pub(super) fn order(device: &str, lanes: &[Arc<Lane>], request: &str) -> String {
     let error = |why: &str| format!("{{\"error\":{}}}", quote(why));
     if lanes.iter().all(|lane| lane.faults().is_none()) {

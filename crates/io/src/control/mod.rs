@@ -1,10 +1,10 @@
-//! A way to talk to live processes of this user on this host: to read their counters, and to act on
+//! The control socket: reads the counters of this user's live processes on this host, and acts on
 //! their devices.
 //!
 //! Each open device listens on a socket in Linux's abstract namespace, whose name carries user,
-//! process and device. The kernel forgets the name with the process, so nothing is left behind by a
-//! process that was killed, and looking for names is all it takes to find who is alive. A request
-//! is one line, the answer is all that comes back before the connection closes.
+//! process and device. The kernel drops the name with the process, so a killed process leaves
+//! nothing behind, and listing the names finds every live one. A request is one line; the answer is
+//! everything up to the end of the connection.
 
 mod account;
 mod client;
@@ -18,7 +18,7 @@ pub use account::{account, answer, total_counters};
 pub use client::{Peer, ask, live, live_switches};
 pub use server::ControlServer;
 
-/// What the name of a switch begins with that listens as devices do: its address follows.
+/// Prefix of the device name under which a switch listens; the switch's address follows.
 pub const SWITCH_PREFIX: &str = "switch@";
 
 /// Longest request line.
@@ -26,7 +26,7 @@ const MAX_REQUEST: u64 = 4096;
 /// Longest answer that a client reads.
 const MAX_ANSWER: u64 = 4 << 20;
 
-/// What all names of this user begin with.
+/// Prefix of all socket names of this user.
 fn name_prefix(uid: u32) -> String {
     format!("bowline/{uid}/")
 }

@@ -1,4 +1,4 @@
-//! The listening end, in the process that owns the device.
+//! The server side of the control socket, in the process that owns the device.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use super::{MAX_REQUEST, name_prefix};
 use crate::sys::{effective_uid, peer_uid, spawn_background};
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Answers requests about a device for as long as it lives, on a thread that otherwise sleeps.
+/// Answers requests about a device while the device is open, on a thread that otherwise sleeps.
 pub struct ControlServer {
     name: String,
     stopping: Arc<AtomicBool>,
@@ -22,7 +22,7 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Starts answering for `device` with `handler`, which gets a line and gives the answer.
+    /// Starts answering for `device`. `handler` maps a request line to its answer.
     pub fn start(
         device: &str,
         handler: impl Fn(&str) -> String + Send + 'static,
@@ -45,11 +45,11 @@ impl ControlServer {
 impl Drop for ControlServer {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        // A connection of our own ends the wait for one.
+        // Connect to ourselves, to end the blocking accept.
         let woken = SocketAddr::from_abstract_name(&self.name)
             .and_then(|addr| UnixStream::connect_addr(&addr));
-        // What a handler has kept alive may be the last to hold its server: that thread ends by
-        // itself.
+        // This may be the server's own thread, if its handler dropped the last handle. That thread
+        // ends by itself.
         let own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         if let (Ok(_), Some(thread)) = (woken, self.thread.take().filter(|thread| !own(thread))) {
             // A handler that panicked has ended its thread already.
@@ -67,7 +67,7 @@ fn serve(listener: &UnixListener, stopping: &AtomicBool, handler: &dyn Fn(&str) 
         match connection {
             // Abstract names have no permissions of their own.
             Ok(stream) if peer_uid(&stream).is_ok_and(|uid| uid == me || uid == 0) => {
-                // A client that went away, or never spoke, is its own concern.
+                // Ignore clients that disconnect or never send a request.
                 let _ = answer(stream, handler);
             }
             Ok(_) => {}

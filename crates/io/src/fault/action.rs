@@ -1,4 +1,4 @@
-//! What can be ordered, and how to write it down.
+//! The faults that can be requested, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,29 +6,29 @@ use std::time::Duration;
 
 use bowline_link::{Faults, LinkProfile, Loss, ParseLinkError, units};
 
-/// Shorter turns than this would be more system calls than traffic.
+/// A shorter period would cost more system calls than there is traffic.
 const MIN_FLAP: Duration = Duration::from_millis(1);
 
 /// Something to do to a device's link.
 ///
 /// As text: `down`, `up`, `flap=200ms`, `loss=1%`, `loss=ge(0.01,0.2),seed=7`, `blackhole=in`,
-/// `blackhole=out`, `clear`. How loss is written is said at [`LinkProfile`].
+/// `blackhole=out`, `clear`. [`LinkProfile`] describes the syntax of loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultAction {
-    /// Nothing goes in or out, and the device knows it: the cable is out.
+    /// Nothing goes in or out, and the device sees the link down, like an unplugged cable.
     Down,
     /// Ends [`Down`](FaultAction::Down) and [`Flap`](FaultAction::Flap).
     Up,
     /// Down for this long, up for as long, and so on.
     Flap(Duration),
-    /// Packets are lost both ways, and nobody is told.
+    /// Packets are lost silently in both directions.
     Loss {
-        /// Which.
+        /// The loss model.
         loss: Loss,
-        /// Seed of the draw.
+        /// Seed of the random draws.
         seed: u64,
     },
-    /// Nothing goes this way, and nobody is told.
+    /// All packets in this direction are lost silently.
     Blackhole(Direction),
     /// Ends all faults.
     Clear,
@@ -45,16 +45,16 @@ pub enum Direction {
 
 /// An action, and how long it is to last.
 ///
-/// As text, the action and if need be `for` and a duration: `down for 5s`.
+/// As text: the action, optionally followed by `for` and a duration: `down for 5s`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FaultRequest {
     /// What to do.
     pub action: FaultAction,
-    /// When to undo it; `None` leaves that to another request.
+    /// When to undo it; `None` lasts until another request ends it.
     pub lasts: Option<Duration>,
 }
 
-/// Why a text is no fault.
+/// Why a text is not a valid fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseFaultError(String);
@@ -87,7 +87,7 @@ impl FromStr for FaultAction {
     }
 }
 
-/// Loss is written as in a link's profile, of which it may use nothing else but the seed.
+/// Parses loss, written as in a link profile; besides loss only the seed is allowed.
 fn parse_loss(text: &str) -> Result<FaultAction, ParseFaultError> {
     let profile: LinkProfile = text.parse().map_err(|e: ParseLinkError| ParseFaultError(e.why))?;
     let (loss, seed) = (profile.faults.loss, profile.seed);

@@ -1,7 +1,7 @@
-//! Faults on demand: a device that works is made to fail, so that one can see what happens.
+//! Faults on demand: make a working device fail, to see what happens.
 //!
-//! [`Faults`] is the handle, shared between whoever orders faults and the port that carries them
-//! out ([`FaultPort`]). While nothing is ordered, a port looks at one flag a call.
+//! [`Faults`] is the handle, shared between the code that requests faults and the port that applies
+//! them ([`FaultPort`]). Without faults, a port reads one flag per call.
 
 mod action;
 mod plan;
@@ -22,7 +22,7 @@ pub use port::FaultPort;
 /// Whether a link carries anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// It does, as far as can be known.
+    /// It does, as far as is known.
     Up,
     /// The interface, or a fault on demand, says that it does not.
     Down,
@@ -36,10 +36,10 @@ pub struct Faults {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Whether the plan is anything but empty.
+    /// Whether the plan is non-empty.
     active: AtomicBool,
     plan: Mutex<Plan>,
-    /// What wakes those who want to see a change at once.
+    /// Raised on every change, to wake a sleeping lane.
     wake: Mutex<Option<Arc<EventFd>>>,
 }
 
@@ -49,7 +49,7 @@ impl Faults {
         Faults::default()
     }
 
-    /// Orders a fault, or ends some, from now on.
+    /// Starts a fault, or ends some, from now on.
     pub fn apply(&self, request: &FaultRequest) {
         let mut plan = self.plan();
         plan.apply(request, Instant::now());
@@ -67,18 +67,18 @@ impl Faults {
         if is_down { LinkState::Down } else { LinkState::Up }
     }
 
-    /// What is ordered at the moment, and how much longer it lasts if it ends by itself.
+    /// The current faults, each with its remaining time if it ends by itself.
     pub fn list(&self) -> Vec<(FaultAction, Option<Duration>)> {
         self.plan().list(Instant::now())
     }
 
-    /// Whether anything is ordered, or was until a moment ago.
+    /// Whether there are faults, or were until a moment ago.
     #[inline]
     fn is_active(&self) -> bool {
         self.shared.active.load(Ordering::Relaxed)
     }
 
-    /// What is to happen to packets now; `None` for nothing.
+    /// What to do to packets now; `None` for nothing.
     #[cold]
     fn effects(&self) -> Option<Effects> {
         let mut plan = self.plan();
@@ -91,7 +91,7 @@ impl Faults {
         Some(plan.effects(now))
     }
 
-    /// Raises `wake` from now on whenever faults are ordered or ended.
+    /// Raises `wake` from now on whenever faults start or end.
     pub(crate) fn wake_on_change(&self, wake: Arc<EventFd>) {
         *self.shared.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake);
     }

@@ -1,4 +1,4 @@
-//! Which faults there are, and what they come to at a given time. No clock in here.
+//! The set of faults, and their combined effect at a given time. Reads no clock.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use bowline_link::Loss;
 
 use super::action::{Direction, FaultAction, FaultRequest};
 
-/// Faults of different kinds, at most one of each: a later one takes the place of an earlier.
+/// At most one fault of each kind: a later one replaces an earlier one.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     orders: Vec<Order>,
-    /// Counts what was ordered: loss that is ordered anew is drawn anew.
+    /// Counts requests, so that a new loss request draws afresh.
     count: u64,
 }
 
@@ -22,7 +22,7 @@ struct Order {
     number: u64,
 }
 
-/// What is to happen to packets.
+/// What to do to packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Effects {
     /// The link is down.
@@ -31,13 +31,13 @@ pub(super) struct Effects {
     pub(super) drop_in: bool,
     /// Nothing goes out.
     pub(super) drop_out: bool,
-    /// Some are lost, by an order of this number and with this seed.
+    /// Random loss: the request's number, the model and the seed.
     pub(super) loss: Option<(u64, Loss, u64)>,
-    /// When this may be different.
+    /// When the effects may change.
     pub(super) until: Option<Instant>,
 }
 
-/// Orders of one kind take each other's place.
+/// Requests of one kind replace each other.
 #[derive(PartialEq, Eq)]
 enum Kind {
     Link,
@@ -68,7 +68,7 @@ impl Plan {
         );
         if !ends {
             self.count += 1;
-            // A time that no clock reaches is never.
+            // An end beyond the clock's range means never.
             let until = lasts.and_then(|lasts| now.checked_add(lasts));
             self.orders.push(Order { action, since: now, until, number: self.count });
         }
@@ -78,7 +78,7 @@ impl Plan {
         self.orders.is_empty()
     }
 
-    /// Forgets what has ended by itself.
+    /// Removes faults that have ended by themselves.
     pub(super) fn expire(&mut self, now: Instant) {
         self.orders.retain(|order| order.until.is_none_or(|until| until > now));
     }
@@ -117,7 +117,7 @@ impl Plan {
     }
 }
 
-/// Whether a link that flaps is down, and when it turns.
+/// Whether a flapping link is down, and when it changes next.
 fn flap(since: Instant, period: Duration, now: Instant) -> (bool, Option<Instant>) {
     let period_ns = period.as_nanos().max(1);
     let elapsed_ns = now.saturating_duration_since(since).as_nanos();

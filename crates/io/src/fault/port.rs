@@ -1,4 +1,4 @@
-//! The middleware that carries faults out.
+//! The middleware that applies faults.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,30 +11,29 @@ use super::Faults;
 use super::plan::Effects;
 use crate::port::{FrameSink, Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 
-/// Packets that are sent on in one batch while some are lost; at least a burst of any port.
+/// Packets forwarded in one batch while there is loss; at least one burst of any port.
 const BATCH_PACKETS: usize = 256;
 
-/// Loses what a port sends and receives, as its [`Faults`] say.
+/// Drops packets that a port sends and receives, as its [`Faults`] say.
 ///
-/// It belongs right above the port that touches the network. What is captured above it is what a
-/// capture on a host with a broken cable shows: everything that was to be sent, and nothing that
-/// was lost on its way in.
+/// It belongs right above the port that touches the network. A capture taken above it shows what a
+/// capture on a host with a broken cable shows: every packet sent, and no packet that was lost on
+/// the way in.
 pub struct FaultPort<P> {
     inner: P,
     faults: Faults,
     outbox: Outbox,
     draw: Option<Draw>,
-    /// There was something to do when faults were last looked at, so that they have to be looked at
-    /// once more when they end.
+    /// There were faults at the last look, so one more look is needed when they end.
     busy: bool,
-    /// When the effects may be different.
+    /// When the effects may change.
     changes_at: Option<Time>,
     now: Time,
     dropped_in: u64,
     dropped_out: u64,
 }
 
-/// Loss by one order, with randomness for each direction.
+/// The loss of one request, with a random generator per direction.
 struct Draw {
     order: u64,
     inward: Link,
@@ -57,7 +56,7 @@ fn is_lost(link: &mut Link, now: Time, len: usize) -> bool {
 }
 
 impl<P: Port> FaultPort<P> {
-    /// Puts a port under the power of a new handle ([`Port::faults`]).
+    /// Wraps a port, with a new handle for its faults ([`Port::faults`]).
     pub fn new(inner: P) -> FaultPort<P> {
         FaultPort {
             outbox: Outbox::new(inner.caps().tx, BATCH_PACKETS),
@@ -78,7 +77,7 @@ impl<P: Port> FaultPort<P> {
         !self.busy && !self.faults.is_active()
     }
 
-    /// What is to happen to packets now.
+    /// What to do to packets now.
     #[cold]
     fn effects(&mut self, now: Time) -> Effects {
         let effects = self.faults.effects();
@@ -99,8 +98,8 @@ impl<P: Port> FaultPort<P> {
         effects
     }
 
-    /// [`Port::send`] while there are faults. Apart from it, so that without any the way to the
-    /// port below is short.
+    /// [`Port::send`] while there are faults. A separate function keeps the fault-free path to the
+    /// port below short.
     #[cold]
     #[inline(never)]
     fn send_amid_faults(
@@ -152,7 +151,7 @@ impl<P: Port> FaultPort<P> {
         self.inner.flush(now)
     }
 
-    /// Sends what is not lost; returns how many bursts were dealt with.
+    /// Sends the packets that are not lost; returns the number of bursts handled.
     fn send_some(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
         let caps = self.inner.caps();
         let bursts = batch.bursts().get(from..).unwrap_or_default();

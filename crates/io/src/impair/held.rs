@@ -1,4 +1,4 @@
-//! Packets on their way through an emulated link.
+//! Packets in transit on an emulated link.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -6,24 +6,24 @@ use std::collections::BinaryHeap;
 use bowline_nic::Time;
 use bowline_wire::FlowKey;
 
-/// Bytes held at most: some seconds of a fast link, whatever the profile's delay.
+/// Most bytes held: some seconds of a fast link, whatever the profile's delay.
 const MAX_BYTES: usize = 512 << 20;
 
-/// A packet on its way.
+/// A packet in transit.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) at: Time,
     pub(super) key: FlowKey,
     pub(super) tos: u8,
-    /// The IPv4 identification that its ICRC is for.
+    /// The IPv4 identification that its ICRC was computed with.
     pub(super) summed_id: u16,
     /// BTH to ICRC.
     pub(super) frame: Vec<u8>,
 }
 
 impl Held {
-    /// Flips a bit. Those of the IP and UDP headers, which are not ours to change, are folded into
-    /// the packet.
+    /// Flips a bit. A bit of the IP and UDP headers, which cannot be changed here, is mapped onto a
+    /// bit of the packet.
     pub(super) fn flip_bit(&mut self, bit: usize) {
         let bit = bit % (self.frame.len() * 8).max(1);
         if let Some(byte) = self.frame.get_mut(bit / 8) {
@@ -32,7 +32,7 @@ impl Held {
     }
 }
 
-/// Packets by the time of their arrival; equal times in the order of their coming.
+/// Packets ordered by arrival time; equal times in insertion order.
 pub(super) struct HeldPackets {
     heap: BinaryHeap<Reverse<Entry>>,
     next_sequence: u64,
@@ -60,12 +60,12 @@ impl HeldPackets {
         true
     }
 
-    /// The time of the first.
+    /// The arrival time of the first packet.
     pub(super) fn next_due(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse(entry)| entry.held.at)
     }
 
-    /// The first, if its time has come.
+    /// The first packet, if it is due.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Held> {
         if self.next_due()? > now {
             return None;

@@ -1,4 +1,4 @@
-//! Middleware that makes a port's link worse, as a network would: for what it sends.
+//! Middleware that impairs what a port sends, as a bad network would.
 
 mod held;
 
@@ -17,38 +17,37 @@ use held::{Held, HeldPackets};
 
 /// Packets released in one batch.
 const BATCH_PACKETS: usize = 64;
-/// Due packets wait up to this long for others, to leave in one burst: at 1 Gbit/s a packet of
-/// 4 KiB is due every 33 µs, and waking up for each would cost a core.
+/// Due packets wait up to this long for others, to leave in one burst: at 1 Gbit/s a packet of 4
+/// KiB is due every 33 µs, and waking up for each would cost a core.
 const SLACK_NS: u64 = 40_000;
-/// On links faster than this the slack would be felt.
+/// Links with a shorter delay get no slack: it would be noticeable.
 const SLACK_MIN_DELAY_NS: u64 = 500_000;
-/// IPv4 and UDP headers: what the rate counts besides the packet.
+/// IPv4 and UDP headers, which count towards the rate besides the packet.
 const IP_UDP_BYTES: usize = 28;
 
 /// Impairs what a port sends: loss, delay, rate, reordering, duplication, corruption.
 ///
-/// Every packet meets its own fate, also within a burst. What arrives is not touched: to impair
-/// both directions, both ends have one.
+/// Impairments are drawn per packet, also within a burst. Received packets are not touched: to
+/// impair both directions, wrap both ends.
 ///
-/// A port below that drops or blocks adds to what the profile says; the counters tell.
+/// Drops or blocking in the port below add to the profile's; the counters tell them apart.
 pub struct Impair<P> {
     inner: P,
     link: SharedLink,
-    /// Counts what the link has done; of several ports that share one, the first does.
+    /// Reports the link's counters; of several ports that share a link, only the first does.
     counts: bool,
     held: HeldPackets,
     slack_ns: u64,
-    /// Being sent; holds the rest if the port below is full.
+    /// The batch being sent; holds the rest while the port below is full.
     outbox: Outbox,
-    /// When the last call was.
+    /// Time of the last call.
     now: Time,
-    /// Packets that were too many to hold.
+    /// Packets dropped because too many were held.
     overflows: u64,
     max_lateness_ns: u64,
 }
 
-/// A link that several ports send over: the lanes of a device share its rate, its queue and its
-/// losses.
+/// A link that several ports send over: the lanes of a device share its rate, queue and losses.
 #[derive(Clone)]
 pub struct SharedLink {
     link: Arc<Mutex<Link>>,
@@ -76,8 +75,8 @@ impl<P: Port> Impair<P> {
         Impair::over(inner, &SharedLink::new(profile), true)
     }
 
-    /// Puts a link behind a port that others send over, too. One of them `counts` what the link
-    /// does.
+    /// Puts a link that other ports share behind a port. Exactly one of the ports `counts` what the
+    /// link does.
     pub fn over(inner: P, link: &SharedLink, counts: bool) -> Impair<P> {
         Impair {
             outbox: Outbox::new(inner.caps().tx, BATCH_PACKETS),
@@ -118,7 +117,7 @@ impl<P: Port> Impair<P> {
         }
     }
 
-    /// Sends on what is due.
+    /// Forwards the packets that are due.
     fn release(&mut self, now: Time) -> Result<(), PortError> {
         loop {
             if self.outbox.is_blocked() {
@@ -140,7 +139,7 @@ impl<P: Port> Impair<P> {
         }
     }
 
-    /// When enough is due to be worth a call.
+    /// When enough packets are due to be worth a call.
     fn next_release(&self) -> Option<Time> {
         let due = || self.held.next_due().map(|due| due.plus_nanos(self.slack_ns));
         self.outbox.retry_at(self.now).or_else(due)

@@ -1,4 +1,4 @@
-//! Whether the interface below a lane carries anything.
+//! Whether the interface below a lane has a carrier.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,30 +8,30 @@ use bowline_nic::Time;
 use crate::fault::LinkState;
 use crate::sys::InterfaceQuery;
 
-/// How long an answer of the kernel counts.
+/// How long an answer from the kernel stays valid.
 const FRESH_NS: u64 = 2_000_000;
 
 /// The interface that has a lane's address.
 pub(super) struct Carrier {
     interface: InterfaceQuery,
     is_down: AtomicBool,
-    /// When the kernel is to be asked again, in nanoseconds of the lane's clock.
+    /// When to ask the kernel again, in nanoseconds of the lane's clock.
     ask_at: AtomicU64,
 }
 
 impl Carrier {
-    /// The interface that has `addr`; `None` if none has, or nothing can be learnt of it.
+    /// The interface with address `addr`; `None` if there is none or its state cannot be read.
     pub(super) fn of(addr: IpAddr) -> Option<Carrier> {
         let interface = InterfaceQuery::of(addr).ok()??;
         Some(Carrier { interface, is_down: AtomicBool::new(false), ask_at: AtomicU64::new(0) })
     }
 
-    /// Forgets what was seen: it may have changed since.
+    /// Discards the cached state.
     pub(super) fn forget(&self) {
         self.ask_at.store(0, Ordering::Relaxed);
     }
 
-    /// Its state, as of a moment ago at most. An interface that is gone is down.
+    /// The interface's state, recent or cached for a moment. A removed interface is down.
     pub(super) fn state(&self, now: Time) -> LinkState {
         if now.as_nanos() >= self.ask_at.load(Ordering::Relaxed) {
             self.ask_at.store(now.as_nanos() + FRESH_NS, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! One engine and one port, and the order in which they are called. No threads in here.
+//! One engine and one port, and the order in which they are called. Starts no threads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -11,11 +11,11 @@ use super::task::Tasks;
 use super::{CqNotify, EventChannel, EventSink, nanos};
 use crate::port::{ClosedPort, FrameSink, Port, PortError, PortFds, earlier};
 
-/// Packets sent in one round, to the end of a batch: a bound on how long a round keeps others from
-/// the engine.
+/// Packets sent in one round, rounded up to whole batches: bounds how long a round keeps other
+/// threads from the engine.
 const MAX_PACKETS_PER_ROUND: usize = 1024;
 
-/// How long posts wait for others where packets leave through memory: less than an answer takes.
+/// How long posts are coalesced where packets leave through memory: less than a reply takes.
 const MEMORY_COALESCE_NS: u64 = 500;
 
 /// What a round did.
@@ -31,7 +31,7 @@ impl Progress {
     }
 }
 
-/// Where a port's frames go.
+/// Passes a port's frames to the engine.
 struct Inlet<'a> {
     nic: &'a mut Nic,
     now: Time,
@@ -50,7 +50,7 @@ impl FrameSink for Inlet<'_> {
 pub(super) struct Engine {
     pub(super) nic: Nic,
     pub(super) port: Box<dyn Port>,
-    /// Why the port broke, for everybody who asks for the link.
+    /// Why the port broke, shared with all that query the link.
     broken: Arc<OnceLock<String>>,
     batch: TxBatch,
     /// The batch holds bursts that the port could not take yet.
@@ -62,13 +62,13 @@ pub(super) struct Engine {
     /// Something was posted and left for the next round to send.
     deferred: bool,
     last_transmit: Time,
-    /// When threads that poll let others run.
+    /// Decides when polling threads yield the core.
     pub(super) patience: Patience,
     now: Time,
     epoch: Instant,
     cq_notify: HashMap<CqId, CqNotify>,
     events: Arc<dyn EventSink>,
-    /// Who is told of paths that failed, and by which tag.
+    /// The channel that is told of failed paths, and the tag for it.
     path_watcher: Option<(Arc<EventChannel<u64>>, u64)>,
     pub(super) tasks: Tasks,
 }
@@ -103,8 +103,8 @@ impl Engine {
         }
     }
 
-    /// Moves the engine's clock on; threads that read the clock before they got here cannot move it
-    /// back.
+    /// Advances the engine's clock. A thread that read the clock before it got the lock cannot move
+    /// it back.
     #[inline]
     pub(super) fn advance(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
@@ -119,10 +119,10 @@ impl Engine {
         Progress { frames, packets }
     }
 
-    /// A round for a thread that polls: like [`Engine::round`], but answers to what has just
-    /// arrived wait until the application has seen it. It will post or poll again in a moment, and
-    /// an acknowledgement then shares a system call with what it posts; should it not, the lane's
-    /// thread sends it.
+    /// A round for a polling thread. Unlike [`Engine::round`], replies to what has just arrived
+    /// wait until the application has seen it: it will post or poll again in a moment, and an
+    /// acknowledgement then shares a system call with what it posts. If it does neither, the lane's
+    /// thread sends them.
     pub(super) fn polled_round(&mut self, now: Time) -> Progress {
         let mut packets = 0;
         if self.deferred {
@@ -138,14 +138,14 @@ impl Engine {
         Progress { frames, packets }
     }
 
-    /// Whether a thread whose polls find nothing should let others run now: the peer that it waits
-    /// for may have no core, perhaps because of it.
+    /// Whether a thread whose polls find nothing should yield now: the peer that it waits for may
+    /// have no core, perhaps because of this thread.
     #[inline]
     pub(super) fn wants_yield(&mut self, progress: Progress, now: Time) -> bool {
         self.patience.polled(progress.is_idle(), now, self.last_transmit)
     }
 
-    /// Takes what has arrived, and fires timers; returns how many frames came.
+    /// Receives frames and fires timers; returns the number of frames.
     fn receive(&mut self, now: Time) -> usize {
         let received = self.port.recv(now, &mut Inlet { nic: &mut self.nic, now });
         let frames = received.unwrap_or_else(|error| self.port_broke(&error));
@@ -153,8 +153,8 @@ impl Engine {
             self.nic.handle_timeout(now);
         }
         let now = match frames {
-            // What has arrived may have come after the clock was read, if the thread has had to
-            // wait for its core meanwhile. Tasks time round trips, which would come out too short.
+            // If the thread lost its core meanwhile, frames may have arrived after the clock was
+            // read. Read it again: tasks measure round trips, which would come out too short.
             1.. if !self.tasks.is_empty() => {
                 self.advance(Time::from_nanos(nanos(self.epoch.elapsed())))
             }
@@ -164,12 +164,12 @@ impl Engine {
         frames
     }
 
-    /// The port is broken for good: from now on the engine is a NIC whose cable is out. Whoever
-    /// asks for the link hears that it is down, so that connections with a backup move there; all
-    /// others fail by their own timers, with completions that say so.
+    /// The port is broken for good: from now on the engine behaves like a NIC with its cable
+    /// unplugged. Queries find the link down, so connections with a backup path move there; all
+    /// others fail by their own timers, with error completions.
     #[cold]
     fn port_broke(&mut self, error: &PortError) -> usize {
-        // The first reason is the one that counts.
+        // Only the first reason is kept.
         let _ = self.broken.set(error.to_string());
         self.port = Box::new(ClosedPort::after(&*self.port));
         self.batch.clear();
@@ -185,22 +185,22 @@ impl Engine {
         self.port = wrap(port);
     }
 
-    /// What to sleep on, and whether the clock has to do instead: a port without descriptors must
-    /// be looked at now and then, a broken one need not.
+    /// What to sleep on, and whether to poll by the clock instead: a port without descriptors must
+    /// be polled now and then, unless it is broken.
     pub(super) fn fds(&self) -> (PortFds, bool) {
         let fds = self.port.fds();
         let blind = fds.read.iter().all(Option::is_none) && self.broken.get().is_none();
         (fds, blind)
     }
 
-    /// Runs the lane's tasks: something was done to the engine.
+    /// Runs the lane's tasks, after something was done to the engine.
     #[inline]
     pub(super) fn run_tasks(&mut self, now: Time) {
         self.tasks.run(&mut self.nic, now);
     }
 
-    /// Sends what has waited for others to go with it. Tasks have not seen it yet: what they make
-    /// of many posts at once shares packets.
+    /// Sends what was deferred to be coalesced. Tasks see the posts only now: handling many at once
+    /// lets them share packets.
     pub(super) fn send_deferred(&mut self, now: Time) -> usize {
         self.run_tasks(now);
         self.transmit(now)
@@ -226,7 +226,7 @@ impl Engine {
                 break;
             }
             packets += self.send_batch(now)?;
-            // What has left may make room for more.
+            // Sent packets may have freed space for more.
             self.tasks.run(&mut self.nic, now);
         }
         self.port.flush(now)?;
@@ -236,7 +236,7 @@ impl Engine {
         Ok(packets)
     }
 
-    /// Offers the batch to the port, and keeps what it cannot take.
+    /// Offers the batch to the port, and keeps what it does not take.
     fn send_batch(&mut self, now: Time) -> Result<usize, PortError> {
         let before = self.batch.len();
         let taken = self.port.send_mut(now, &mut self.batch, 0)?;
@@ -250,8 +250,8 @@ impl Engine {
         Ok(before - self.batch.len())
     }
 
-    /// How long posts wait for others, which is to save system calls: where some packets leave
-    /// without one, not for long.
+    /// How long posts wait to be coalesced. Coalescing saves system calls, so the wait is short
+    /// where some packets leave without one.
     #[inline]
     pub(super) fn coalesce_ns(&self, coalesce_ns: u64) -> u64 {
         if coalesce_ns > MEMORY_COALESCE_NS && self.port.clean_paths().is_some() {
@@ -260,21 +260,21 @@ impl Engine {
         coalesce_ns
     }
 
-    /// Whether what was just posted had better wait for the next round: a packet left less than
-    /// `coalesce_ns` ago, and there may be more to go with this one.
+    /// Whether to leave what was just posted to the next round: a packet left less than
+    /// `coalesce_ns` ago, and more may follow to share a burst.
     pub(super) fn defer(&mut self, now: Time, coalesce_ns: u64) -> bool {
         let defers = now.nanos_since(self.last_transmit) < coalesce_ns;
         self.deferred |= defers;
         defers
     }
 
-    /// Takes note that a transmission ended at `now`: it may have taken longer than any span in
-    /// which to wait for others.
+    /// Records that a transmission ended at `now`: it may have taken longer than the coalescing
+    /// time.
     pub(super) fn transmitted(&mut self, now: Time) {
         self.last_transmit = self.advance(now);
     }
 
-    /// Passes the engine's events on to those who wait for them.
+    /// Dispatches the engine's events to their listeners.
     pub(super) fn dispatch(&mut self) {
         while let Some(event) = self.nic.poll_event() {
             match event {
@@ -303,8 +303,8 @@ impl Engine {
         self.path_watcher = Some((channel, tag));
     }
 
-    /// When a round is due at the latest, although nothing arrives. At once, if something can be
-    /// sent, or if nobody waits for the port to take what it could not.
+    /// When the next round is due even if nothing arrives: at once if something can be sent, or if
+    /// nobody waits for the port to become writable.
     pub(super) fn deadline(&self) -> Option<Time> {
         let ready =
             if self.blocked { !self.write_awaited } else { self.more_to_send || self.deferred };
@@ -320,14 +320,14 @@ impl Engine {
         self.deferred
     }
 
-    /// Whether the port has to become writable before anything more can be sent; if so, the caller
-    /// is going to wait for it.
+    /// Whether nothing more can be sent until the port is writable; if so, the caller will wait for
+    /// that.
     pub(super) fn await_write(&mut self) -> bool {
         self.write_awaited = self.blocked;
         self.blocked
     }
 
-    /// Ends all channels and closes the port: its address is free, and its neighbours know.
+    /// Closes all channels and the port: its address is free again, and its neighbours are told.
     pub(super) fn close(&mut self) {
         self.close_channels();
         self.port = Box::new(ClosedPort::after(&*self.port));

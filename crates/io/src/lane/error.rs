@@ -1,8 +1,8 @@
-//! Why a lane does not answer.
+//! Errors of a lane.
 
 use crate::port::PortError;
 
-/// Why a lane could not be started, or does not work any more.
+/// Why a lane could not be started, or has stopped working.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaneError {

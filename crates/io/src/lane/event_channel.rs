@@ -1,4 +1,4 @@
-//! Queues that an application can sleep on, by a thread or by a descriptor.
+//! Event queues that an application can wait on, from a thread or by a descriptor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,7 @@ struct Queue<T> {
     closed: bool,
 }
 
-/// The lane behind a channel has ended: no event will come any more.
+/// The lane behind a channel has ended: no more events will come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the lane has ended: no event will come any more")]
 pub struct ChannelClosed;
@@ -44,7 +44,7 @@ impl<T> EventChannel<T> {
         })
     }
 
-    /// The next event, if there is one now. What was queued before the end still comes.
+    /// The next event, if there is one now. Events queued before the end are still delivered.
     pub fn try_next(&self) -> Result<Option<T>, ChannelClosed> {
         let mut queue = self.lock();
         match queue.events.pop_front() {
@@ -94,7 +94,7 @@ impl<T> EventChannel<T> {
         }
     }
 
-    /// Removes the events that `keep` does not hold for: what they are about is gone.
+    /// Removes the events that `keep` rejects: their subject is gone.
     pub fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
         let mut queue = self.lock();
         let any = !queue.events.is_empty();
@@ -116,19 +116,19 @@ impl<T> EventChannel<T> {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        // One raise for all that wait together: system calls cost more than events do.
+        // Raise once for all queued events: a system call costs more than an event.
         if queue.events.is_empty() {
             self.ready.raise();
         }
         queue.events.push_back(event);
     }
 
-    /// Ends the channel: whoever waits gets an error once the queue is empty.
+    /// Closes the channel: waiters get an error once the queue is empty.
     pub(super) fn close(&self) {
         let mut queue = self.lock();
         if !queue.closed {
             queue.closed = true;
-            // Never taken, so that every present and future waiter wakes.
+            // Never lowered again, so that every present and future waiter wakes.
             self.ready.raise();
         }
     }
@@ -140,7 +140,7 @@ impl<T> EventChannel<T> {
 }
 
 impl<T> AsRawFd for EventChannel<T> {
-    /// Readable while there is an event, or after the lane's end.
+    /// Readable while there is an event, or once the lane has ended.
     fn as_raw_fd(&self) -> RawFd {
         self.ready.as_raw_fd()
     }

@@ -1,4 +1,4 @@
-//! What is true of a lane at the moment, beside what it has counted.
+//! A lane's current values, as opposed to its counters.
 
 use super::{Lane, LaneError};
 
@@ -7,7 +7,7 @@ use super::{Lane, LaneError};
 pub struct Gauges {
     /// Queue pairs.
     pub qps: u32,
-    /// The shortest and the longest smoothed round trip of connections that time theirs.
+    /// The shortest and the longest smoothed round trip, of connections that measure it.
     pub round_trips_ns: Option<(u64, u64)>,
 }
 
@@ -28,7 +28,7 @@ impl Gauges {
 }
 
 impl Lane {
-    /// What is true of it now.
+    /// The lane's current values.
     pub fn gauges(&self) -> Result<Gauges, LaneError> {
         let engine = self.shared.lock()?;
         let mut gauges = Gauges { qps: engine.nic.qp_count(), ..Gauges::default() };

@@ -7,7 +7,7 @@ use super::engine::Engine;
 use crate::sys::EventFd;
 
 /// Exclusive use of the engine. A panic while it is held wakes the lane's thread, which then finds
-/// the lock poisoned and ends the lane for everybody.
+/// the lock poisoned and ends the lane for all users.
 pub(super) struct EngineGuard<'a> {
     engine: MutexGuard<'a, Engine>,
     wake: &'a EventFd,

@@ -1,10 +1,10 @@
-//! A lane: one port, one engine shard, and whoever runs them.
+//! A lane: one port, one engine shard, and the threads that run them.
 //!
-//! Whoever polls drives. A thread that polls a completion queue takes the engine, receives, fires
-//! timers and transmits, all inline: a program that spins on its queue has a core for it already,
-//! and a second spinning thread would take another. The lane has a thread of its own for everybody
-//! else, which steps in when nobody has polled for some microseconds, so that progress never
-//! depends on the application, and which sleeps when there is nothing to do.
+//! The polling thread drives. A thread that polls a completion queue locks the engine, receives,
+//! fires timers and transmits, all inline: a program that spins on its queue has a core for it
+//! already, and a second spinning thread would take another. The lane also has its own thread,
+//! which takes over when nobody has polled for some microseconds, so that progress never depends on
+//! the application, and which sleeps when there is nothing to do.
 
 mod alarm;
 mod attendance;
@@ -54,15 +54,14 @@ pub struct LaneConfig {
     pub name: String,
     /// Packets taken from the engine at a time.
     pub batch_packets: usize,
-    /// The lane's thread steps in when nobody has polled for this long.
+    /// The lane's thread takes over when nobody has polled for this long.
     pub takeover: Duration,
-    /// The lane's thread goes on this long after its last work before it sleeps.
+    /// The lane's thread keeps spinning this long after its last work before it sleeps.
     pub spin: Duration,
-    /// [`Lane::post`] leaves packets to the next poll when others left less than this ago. Zero
-    /// sends every post at once.
+    /// [`Lane::post`] leaves packets to the next poll if the last transmission was less than this
+    /// ago. Zero sends every post at once.
     pub coalesce: Duration,
-    /// When the lane's clock was zero. Lanes of one device have the same, so that their times
-    /// compare.
+    /// Zero of the lane's clock. Lanes of one device share it, so that their times compare.
     pub epoch: Instant,
 }
 
@@ -82,13 +81,13 @@ impl Default for LaneConfig {
 /// One port and one engine, shared by the application's threads and the lane's own.
 ///
 /// Every method may be called from any thread. Closures run under the engine's lock: they should
-/// do their verb and return, and must not call the lane again.
+/// issue their verb and return, and must not call the lane again.
 pub struct Lane {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// How long posts alone keep the lane's thread away. They transmit, but do not receive.
+/// How long posts alone keep the lane's thread from taking over. They transmit, but do not receive.
 const POSTS_COUNT_FOR: Duration = Duration::from_millis(1);
 
 struct Shared {
@@ -97,16 +96,16 @@ struct Shared {
     engine: Mutex<Engine>,
     /// Threads that wait for the engine's lock.
     contenders: AtomicU32,
-    /// When somebody last began to poll, in nanoseconds of the lane's clock.
+    /// When a poll last began, in nanoseconds of the lane's clock.
     last_polled: AtomicU64,
-    /// Who polls, and whether the lane's thread sleeps.
+    /// Whether somebody polls, and whether the lane's thread sleeps.
     attendance: Attendance,
     wake: Arc<EventFd>,
     /// Ends the naps of the lane's thread.
     alarm: Alarm,
-    /// What can be ordered to go wrong.
+    /// Faults on demand.
     faults: Option<Faults>,
-    /// The interface below, once somebody has asked for it.
+    /// The interface below, looked up on the first query.
     carrier: OnceLock<Option<Carrier>>,
     stopping: AtomicBool,
     /// Why the port broke.
@@ -116,7 +115,7 @@ struct Shared {
 }
 
 impl Lane {
-    /// Starts a lane for an engine and a port. The engine's clock is the lane's from now on; its
+    /// Starts a lane for an engine and a port. The engine runs on the lane's clock from now on; its
     /// events, except those about completion queues, go to `events`.
     pub fn start(
         nic: Nic,
@@ -164,18 +163,17 @@ impl Lane {
         self.shared.caps
     }
 
-    /// Runs `f` on the engine, then transmits what became ready: for control verbs, and for posting
-    /// when the packet must leave at once.
+    /// Runs `f` on the engine, then transmits what became ready: for control verbs, and for posts
+    /// whose packets must leave at once.
     pub fn with<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         Ok(self.shared.enter(f, 0, true)?.0)
     }
 
-    /// Runs `f` on the engine, and transmits soon: for posting work requests one by one.
+    /// Runs `f` on the engine and transmits soon: for posting work requests one by one.
     ///
-    /// The first of a run of posts leaves at once. Those that follow within
-    /// [`LaneConfig::coalesce`] of a transmission wait for the next poll, or for the lane's thread
-    /// if nobody polls, so that they share bursts: small packets sent one by one cost a system call
-    /// each and arrive one by one.
+    /// The first of a run of posts is sent at once. Posts within [`LaneConfig::coalesce`] of a
+    /// transmission wait for the next poll, or for the lane's thread if nobody polls, so that they
+    /// share bursts: small packets sent one by one cost a system call each and arrive one by one.
     pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
         let now = shared.now();
@@ -183,7 +181,7 @@ impl Lane {
         if !shared.is_attended(now) || now.nanos_since(polled) > nanos(POSTS_COUNT_FOR) {
             return Ok(shared.enter(f, 0, false)?.0);
         }
-        // Whoever posts between two polls is still there.
+        // A thread that posts between two polls is still polling.
         let mut presence = Presence::begin(shared, now);
         let (result, now) = shared.enter(f, nanos(shared.config.coalesce), false)?;
         presence.until = now;
@@ -192,10 +190,10 @@ impl Lane {
 
     /// Runs the engine for a round, then `f`: for polling a completion queue.
     ///
-    /// If another thread has the engine at the moment, this one waits for it and then runs `f`
-    /// without a round of its own: the other has just done that work. Rounds are short, so the wait
-    /// is; and waiting in the kernel rather than returning empty-handed lets the other thread
-    /// finish when both share a core.
+    /// If another thread holds the engine, this one waits for it and then runs `f` without a round
+    /// of its own: the other has just done that work. Rounds are short, so the wait is too. Waiting
+    /// in the kernel instead of returning empty-handed lets the other thread finish when both share
+    /// a core.
     pub fn poll<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
         let now = shared.now();
@@ -214,8 +212,8 @@ impl Lane {
         }
     }
 
-    /// Runs `f` on the engine and nothing else: for taking what a lane that drives itself has
-    /// completed.
+    /// Runs `f` on the engine and nothing else: for collecting completions of a lane that drives
+    /// itself.
     pub fn collect<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
         let mut engine = match shared.try_lock()? {
@@ -226,15 +224,15 @@ impl Lane {
         Ok(f(&mut engine.nic, now))
     }
 
-    /// Tells the lane that the caller, who has polled until now, is about to sleep: its thread
-    /// takes over at once rather than when it notices.
+    /// Tells the lane that the caller, which has polled until now, is about to sleep: the lane's
+    /// thread takes over at once instead of after a timeout.
     pub fn stop_polling(&self) {
         if self.shared.attendance.leave() {
             self.shared.wake.raise();
         }
     }
 
-    /// As [`Lane::poll`], but `None` at once if another thread has the engine.
+    /// As [`Lane::poll`], but returns `None` at once if another thread holds the engine.
     pub fn try_poll<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<Option<R>, LaneError> {
         let shared = &*self.shared;
         if shared.is_contended() {
@@ -253,7 +251,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Stops notifying of `cq`: to be called when it is destroyed.
+    /// Stops notifying of `cq`; call this when it is destroyed.
     pub fn forget_cq(&self, cq: CqId) -> Result<(), LaneError> {
         self.shared.lock()?.set_cq_notify(cq, None);
         Ok(())
@@ -266,8 +264,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Runs `task` in the lane from now on. The caller may keep it as well, but must lock it only
-    /// inside of closures that the lane runs, so that nobody waits for the other's lock.
+    /// Runs `task` in the lane from now on. The caller may keep a handle, but must lock the task
+    /// only inside closures that the lane runs, or the two locks can deadlock.
     pub fn add_task(&self, task: Arc<Mutex<dyn Task>>) -> Result<TaskId, LaneError> {
         Ok(self.shared.lock()?.tasks.add(task))
     }
@@ -278,8 +276,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Puts middleware around the port, between two rounds. It has the port's capabilities and
-    /// descriptors.
+    /// Wraps the port in middleware, between two rounds. The middleware takes over the port's
+    /// capabilities and descriptors.
     pub fn wrap_port(
         &self,
         wrap: impl FnOnce(Box<dyn Port>) -> Box<dyn Port>,
@@ -288,14 +286,14 @@ impl Lane {
         Ok(())
     }
 
-    /// What engine and port have done and seen.
+    /// The counters of the engine and the port.
     pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
         let engine = self.shared.lock()?;
         Ok((engine.nic.counters().clone(), engine.port.counters()))
     }
 
-    /// The handle by which faults can be ordered, if the port has one. Ordering or ending one wakes
-    /// the lane, so that its tasks run at once.
+    /// The handle for requesting faults, if the port has one. Starting or ending a fault wakes the
+    /// lane, so that its tasks run at once.
     pub fn faults(&self) -> Option<&Faults> {
         self.shared.faults.as_ref()
     }
@@ -303,9 +301,9 @@ impl Lane {
     /// Whether the link works, as far as this end can know: down while a fault says so, while the
     /// interface is down or has no carrier, and for good once the port is broken.
     ///
-    /// Cheap enough to be asked often. The interface is looked at when asked, and then at most
-    /// every few milliseconds; whoever hears of a change sooner ([`LinkNews`](crate::LinkNews))
-    /// calls [`Lane::recheck_link`] first. Takes no lock of the lane, so that tasks may ask.
+    /// Cheap enough to call often. The interface is queried on demand, at most every few
+    /// milliseconds; a caller that learns of a change sooner ([`LinkNews`](crate::LinkNews)) calls
+    /// [`Lane::recheck_link`] first. Takes no lock of the lane, so tasks may call it.
     pub fn link(&self) -> LinkState {
         let shared = &*self.shared;
         if shared.broken.get().is_some() {
@@ -319,12 +317,12 @@ impl Lane {
         }
     }
 
-    /// Why the port is broken, if it is. The lane goes on without: its connections find nobody.
+    /// Why the port is broken, if it is. The lane keeps running, but its connections reach no peer.
     pub fn port_failure(&self) -> Option<&str> {
         self.shared.broken.get().map(String::as_str)
     }
 
-    /// Has the interface looked at when the link is asked for next.
+    /// Makes the next [`Lane::link`] query the interface again.
     pub fn recheck_link(&self) {
         if let Some(Some(carrier)) = self.shared.carrier.get() {
             carrier.forget();
@@ -346,10 +344,10 @@ impl Lane {
     }
 }
 
-/// Somebody polls, or posts between polls. That may take long, and is no absence.
+/// Marks a poll, or a post between polls, in progress: a long one still counts as polling.
 struct Presence<'a> {
     shared: &'a Shared,
-    /// Its end, as far as it is known.
+    /// When it ended, as far as is known.
     until: Time,
 }
 
@@ -376,7 +374,7 @@ impl Drop for Lane {
 }
 
 impl Shared {
-    /// The body of the lane's thread: runs it, and sees that its end does not go unnoticed.
+    /// The body of the lane's thread: runs the lane, and reports its end to all users.
     fn live(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| thread::run(self)));
         let reason = match outcome {
@@ -386,7 +384,7 @@ impl Shared {
         };
         if let Ok(mut engine) = self.engine.lock() {
             let now = engine.advance(self.now());
-            // The last acknowledgements.
+            // Send the last acknowledgements.
             let _ = catch_unwind(AssertUnwindSafe(|| engine.transmit(now)));
         }
         *self.end_reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
@@ -399,7 +397,7 @@ impl Shared {
         Time::from_nanos(nanos(self.config.epoch.elapsed()))
     }
 
-    /// A round for a thread that polls and has the engine, then `f`.
+    /// A round for a polling thread that holds the engine, then `f`.
     #[inline]
     fn polled<R>(
         &self,
@@ -419,28 +417,28 @@ impl Shared {
             presence.until = self.now();
         }
         if yields {
-            // The lane's thread may have a core meanwhile.
+            // Lets the lane's thread run meanwhile.
             drop(presence);
             self.yield_core();
         }
         result
     }
 
-    /// Lets others run, and takes note of how long they did.
+    /// Yields the core, and records for how long.
     #[cold]
     fn yield_core(&self) {
         let before = self.now();
         std::thread::yield_now();
         let away_ns = self.now().nanos_since(before);
-        // Whoever has the engine now has something to do.
+        // If another thread holds the engine, there is work.
         if let Ok(Some(mut engine)) = self.try_lock() {
             engine.patience.yielded(away_ns);
         }
     }
 
-    /// Takes the engine for a caller that is not the lane's thread. With `in_order`, what was left
-    /// to be sent later leaves before `f`: it may be the last acknowledgement of a QP that `f`
-    /// destroys. Also gives the time when the clock was looked at last.
+    /// Locks the engine for a caller that is not the lane's thread. With `in_order`, deferred
+    /// packets leave before `f` runs: one may be the last acknowledgement of a QP that `f`
+    /// destroys. Also returns the latest clock reading.
     fn enter<R>(
         &self,
         f: impl FnOnce(&mut Nic, Time) -> R,
@@ -508,7 +506,7 @@ impl Shared {
     fn check_end_reason(&self) -> Result<(), LaneError> {
         match &*self.end_reason.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(reason) => Err(LaneError::dead(reason.clone())),
-            // Still going down: the thread itself has to get at the engine.
+            // Still shutting down: the thread itself needs the engine.
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Who hears of a lane's events.
+//! Listeners for a lane's events.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use bowline_nic::Event;
 
 use super::EventChannel;
 
-/// Takes a lane's events, with the engine's lock held: it must be quick, and must not call the
+/// Receives a lane's events, with the engine's lock held: it must be quick, and must not call the
 /// lane.
 pub trait EventSink: Send + Sync {
     /// Something happened.
     fn event(&self, event: Event);
 
-    /// The lane has ended: nothing will happen any more.
+    /// The lane has ended: no more events will come.
     fn closed(&self);
 }
 
@@ -29,13 +29,13 @@ impl EventSink for EventChannel<Event> {
 
 type Gate = dyn Fn() -> bool + Send + Sync;
 
-/// Whom to tell of completions: a channel, and by which token. Several queues, of several lanes
-/// too, may share a channel.
+/// Where to send completion notifications: a channel, and a token. Several queues, even of several
+/// lanes, may share a channel.
 #[derive(Clone)]
 pub struct CqNotify {
     pub(super) channel: Arc<EventChannel<u64>>,
     token: u64,
-    /// Asked each time whether to tell at all.
+    /// Asked for each notification whether to send it.
     gate: Option<Arc<Gate>>,
 }
 
@@ -45,12 +45,13 @@ impl CqNotify {
         CqNotify { channel, token, gate: None }
     }
 
-    /// Only if `gate` agrees: of several lanes that were armed for one event, the first to have it.
+    /// Notifies only if `gate` agrees: if several lanes are armed for one event, only the first one
+    /// notifies.
     pub fn gated(self, gate: impl Fn() -> bool + Send + Sync + 'static) -> CqNotify {
         CqNotify { gate: Some(Arc::new(gate)), ..self }
     }
 
-    /// Tells, if the gate agrees.
+    /// Notifies, if the gate agrees.
     pub fn raise(&self) {
         if self.gate.as_ref().is_none_or(|gate| gate()) {
             self.channel.push(self.token);

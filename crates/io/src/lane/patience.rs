@@ -1,27 +1,27 @@
-//! When a thread that polls in vain lets others run.
+//! When a thread whose polls find nothing yields its core.
 
 use bowline_nic::Time;
 
-/// How long polls find nothing before the core is offered to others. A peer that has a core of its
-/// own answers sooner; one that has none waits for milliseconds.
+/// How long polls find nothing before the thread yields. A peer with its own core replies sooner;
+/// one without waits for milliseconds.
 const MAX_NS: u64 = 150_000;
 /// The same where the peer turned out to wait for this very core.
 const MIN_NS: u64 = 5_000;
-/// A core that comes back later than this was given to somebody who had no end of work.
+/// A core that comes back later than this went to a CPU-bound thread.
 const SLICE_NS: u64 = 500_000;
-/// One that comes back sooner was wanted by nobody.
+/// If the core comes back sooner than this, no other thread wanted it.
 const NOBODY_NS: u64 = 2_000;
 
-/// Whether to yield, learned from what yielding has brought.
+/// Whether to yield, learned from the outcome of earlier yields.
 ///
-/// If something has arrived when the core comes back soon, the peer has used it: the two share a
-/// core, and waiting for less time makes both faster. If it comes back late, a stranger has used
-/// it, and was better not asked.
+/// If the core comes back soon and something has arrived, the peer used it: the two share a core,
+/// and yielding sooner makes both faster. If it comes back late, an unrelated thread used it, and
+/// it is better not to yield.
 pub(super) struct Patience {
     budget_ns: u64,
-    /// When there was something to do last, or the core was offered.
+    /// When there was last something to do, or the core was yielded.
     since: Time,
-    /// How long the core was away, if it was offered since the last poll.
+    /// How long the core was away, if it was yielded since the last poll.
     away_ns: Option<u64>,
 }
 
@@ -30,8 +30,8 @@ impl Patience {
         Patience { budget_ns: MAX_NS, since: Time::ZERO, away_ns: None }
     }
 
-    /// A poll has found something to do, or nothing: whether to yield now. Something was last sent
-    /// then.
+    /// A poll has found something to do, or nothing (`idle`); the last packet left at `sent`.
+    /// Returns whether to yield now.
     #[inline]
     pub(super) fn polled(&mut self, idle: bool, now: Time, sent: Time) -> bool {
         if let Some(away_ns) = self.away_ns.take() {
@@ -54,7 +54,7 @@ impl Patience {
         }
     }
 
-    /// The thread has yielded, and was away for so long.
+    /// The thread has yielded, and got its core back after `away_ns`.
     pub(super) fn yielded(&mut self, away_ns: u64) {
         self.away_ns = Some(away_ns);
     }
@@ -89,7 +89,7 @@ mod tests {
         patience.yielded(8_000);
         patience.polled(false, now, Time::ZERO);
         assert!(wait(&mut patience, &mut now) < 2 * MIN_NS);
-        // Then a stranger comes.
+        // Then an unrelated thread runs.
         patience.yielded(3_000_000);
         patience.polled(false, now, Time::ZERO);
         assert!(wait(&mut patience, &mut now) > MAX_NS - 200);

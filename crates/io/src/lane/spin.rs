@@ -1,30 +1,29 @@
-//! How long the lane's thread goes on without work before it sleeps.
+//! How long the lane's thread spins without work before it sleeps.
 
 use std::time::Duration;
 
 use bowline_nic::Time;
 
-/// Spins in vain, one behind the other, after which the thread believes that it is in its peer's
-/// way.
+/// Consecutive fruitless spins after which the thread assumes that it keeps its peer from running.
 const MAX_VAIN: u32 = 4;
-/// So many sleeps later it tries again.
+/// It spins again after this many sleeps.
 const RETRY_AFTER: u32 = 32;
 
-/// How long to go on without work: less and less while that keeps finding nothing. Packets that
-/// come at short intervals would otherwise find the thread asleep each time, and their sender pays
+/// How long to spin without work: less and less while spinning finds nothing. Without spinning,
+/// packets at short intervals would find the thread asleep each time, and their sender would pay
 /// for waking it.
 ///
-/// Short sleeps are a sign of such packets, but not a proof. Where both ends share a core, nothing
-/// can come while this thread spins, and something comes as soon as it sleeps: then spinning only
-/// keeps the sender from its core. So a few spins in vain end it for a while, however short the
-/// sleeps are.
+/// Short sleeps suggest such packets, but do not prove them. Where both ends share a core, nothing
+/// can arrive while this thread spins, and something arrives as soon as it sleeps: spinning then
+/// only keeps the sender from its core. So a few fruitless spins stop spinning for a while, however
+/// short the sleeps are.
 pub(super) struct Spin {
     max_ns: u64,
     budget_ns: u64,
     last_work: Time,
     /// A round since the last work found nothing.
     idled: bool,
-    /// Spins since the last that paid off.
+    /// Fruitless spins since the last that paid off.
     vain: u32,
 }
 
@@ -45,13 +44,13 @@ impl Spin {
         self.last_work = now;
     }
 
-    /// A round had nothing to do: whether to go on.
+    /// A round had nothing to do; returns whether to keep spinning.
     pub(super) fn goes_on(&mut self, now: Time) -> bool {
         self.idled = true;
         now.nanos_since(self.last_work) < self.budget_ns
     }
 
-    /// The thread has slept: for less than it might have gone on, or perhaps not in vain.
+    /// The thread has slept. A sleep shorter than the spin limit means that spinning might pay off.
     pub(super) fn slept(&mut self, from: Time, to: Time) {
         self.vain = if self.vain < RETRY_AFTER { self.vain + 1 } else { 0 };
         let was_short = to.nanos_since(from) < self.max_ns;
@@ -85,7 +84,7 @@ mod tests {
             World { spin: Spin::new(Duration::from_nanos(MAX_NS)), now, spun_ns: 0, sleeps: 0 }
         }
 
-        /// Goes on until work comes after `gap_ns`, or to sleep and wakes up at work.
+        /// Spins until work comes after `gap_ns`, or sleeps and wakes up to work.
         fn wait(&mut self, gap_ns: Option<u64>) {
             let start = self.now;
             loop {
@@ -113,7 +112,7 @@ mod tests {
         let mut world = World::new();
         (0..1000).for_each(|_| world.wait(Some(20_000)));
         assert_eq!(world.sleeps, 0);
-        // Also after a time of long ones.
+        // Also after a period of long gaps.
         (0..1000).for_each(|_| world.wait(Some(300_000)));
         let before = world.sleeps;
         (0..1000).for_each(|_| world.wait(Some(20_000)));

@@ -6,19 +6,19 @@ use bowline_nic::{Rnic, Time};
 
 use crate::port::earlier;
 
-/// Something that a lane runs besides its engine: it sees what has happened to the engine, and
-/// posts to it, before anybody else does. A verbs device has a thread that runs tasks instead.
+/// Something that a lane runs besides its engine: it sees what happens to the engine, and posts to
+/// it, before the application does. On a verbs device, a thread runs the tasks instead.
 ///
-/// It runs with the engine's lock held, often, and by whichever thread has the lane: it must be
-/// quick when there is nothing to do, and must not call the lane.
+/// It runs often, with the engine's lock held, on whichever thread holds the lane: it must be quick
+/// when there is nothing to do, and must not call the lane.
 pub trait Task: Send {
-    /// Takes what has happened on the NIC, and does what is due.
+    /// Handles what has happened on the NIC, and does what is due.
     fn run(&mut self, nic: &mut dyn Rnic, now: Time);
 
-    /// When to run it if nothing happens before.
+    /// When to run it next if nothing happens before.
     fn deadline(&self) -> Option<Time>;
 
-    /// The smoothed round trip to its peer, if it times one.
+    /// The smoothed round trip to its peer, if it measures one.
     fn round_trip_ns(&self) -> Option<u64> {
         None
     }
@@ -28,7 +28,7 @@ pub trait Task: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskId(u64);
 
-/// The tasks of a lane, or of a device that has none.
+/// The tasks of a lane, or of a device without lanes.
 #[derive(Default)]
 pub struct Tasks {
     tasks: Vec<(TaskId, Arc<Mutex<dyn Task>>)>,
@@ -67,21 +67,21 @@ impl Tasks {
         }
         self.deadline = None;
         for (_, task) in &self.tasks {
-            // A task that has panicked has ended its lane with it, so nobody sees it half-done.
+            // A panicking task ends its lane, so nobody sees it half-done.
             let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
             task.run(nic, now);
             self.deadline = earlier(self.deadline, task.deadline());
         }
     }
 
-    /// The round trips of those that time one.
+    /// The round trips of those that measure one.
     pub(super) fn round_trips_ns(&self) -> impl Iterator<Item = u64> {
         self.tasks.iter().filter_map(|(_, task)| {
             task.lock().unwrap_or_else(PoisonError::into_inner).round_trip_ns()
         })
     }
 
-    /// When they want to run, as of when they last did.
+    /// The earliest deadline, as of the last run.
     #[inline]
     pub fn deadline(&self) -> Option<Time> {
         self.deadline

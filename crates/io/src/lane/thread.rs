@@ -1,13 +1,13 @@
-//! The lane's thread: keeps the engine going when the application does not.
+//! The lane's thread: runs the engine when the application does not.
 //!
 //! It is in one of three states.
 //!
 //! * **Napping** while the application polls: the application's own thread runs the engine, and
-//!   this one must not even be woken by packets, since on a small machine it would take the core
-//!   from the poller or from the peer. An alarm that every poll puts off ends the nap.
-//! * **Driving** when nobody has polled for a while: it runs rounds, and goes on for some
-//!   microseconds after the last one that found work, because going to sleep and waking up costs
-//!   more than that.
+//!   packets must not wake this one, since on a small machine it would take the core from the
+//!   poller or from the peer. An alarm that every poll postpones ends the nap.
+//! * **Driving** when nobody has polled for a while: it runs rounds, and keeps going for some
+//!   microseconds after the last one that found work, because sleeping and waking up costs more
+//!   than that.
 //! * **Sleeping** in the kernel until a packet arrives, a deadline passes or somebody posts work
 //!   with an earlier deadline.
 
@@ -22,20 +22,20 @@ use super::guard::EngineGuard;
 use super::spin::Spin;
 use crate::sys::{PollFd, poll, run_promptly};
 
-/// How long to leave the engine to somebody who has it for long.
+/// How long to sleep when another thread keeps the engine locked.
 const NAP_NS: u64 = 50_000;
 /// How long to sleep on a port that has no descriptor.
 const BLIND_SLEEP_NS: u64 = 200_000;
-/// How often to look for a free engine before sleeping: a few microseconds.
+/// How often to try the lock before sleeping: a few microseconds.
 const LOCK_TRIES: u32 = 100;
-/// How often to let others have the engine before insisting.
+/// How often to yield the engine to others before insisting.
 const MAX_YIELDS: u32 = 8;
 
 /// Runs the lane until it is shut down or breaks.
 pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
     run_promptly();
     let mut spin = Spin::new(shared.config.spin);
-    // Whoever polls often enough to be there puts the alarm off in time.
+    // A thread that polls often enough postpones the alarm in time.
     let watch_ns = 2 * super::nanos(shared.config.takeover);
     let mut nap_ns = watch_ns;
     while !shared.is_stopping() {
@@ -47,7 +47,8 @@ pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
         nap_ns = watch_ns;
         match try_lock_for_a_while(shared)? {
             Some(engine) => drive(shared, engine, &mut spin)?,
-            // Whoever has the engine waits for a core, perhaps for this one, or is long at it.
+            // The thread that holds the engine waits for a core, perhaps for this one, or runs
+            // long.
             None => {
                 nap(shared, NAP_NS);
             }
@@ -56,7 +57,7 @@ pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
     Ok(())
 }
 
-/// Takes the engine if it becomes free within the time that a post or an idle poll takes.
+/// Locks the engine if it becomes free within the time that a post or an idle poll takes.
 fn try_lock_for_a_while(shared: &Shared) -> Result<Option<EngineGuard<'_>>, LaneError> {
     for _ in 0..LOCK_TRIES {
         if let Some(engine) = shared.try_lock()? {
@@ -67,13 +68,13 @@ fn try_lock_for_a_while(shared: &Shared) -> Result<Option<EngineGuard<'_>>, Lane
     Ok(None)
 }
 
-/// Sleeps without listening to the port, longer while somebody polls. A post does not wake it: naps
-/// are short. Returns how long the next one may be if somebody still polls.
+/// Sleeps without listening to the port, longer while somebody polls. Posts do not wake it: naps
+/// are short. Returns how long the next nap may be if polling continues.
 fn nap(shared: &Shared, nap_ns: u64) -> u64 {
     let alarmed = shared.alarm.set(shared.now(), nap_ns).is_ok();
     let limit = (!alarmed).then(|| Duration::from_nanos(nap_ns));
     let mut set = [shared.wake_fd(), shared.alarm.as_raw_fd()].map(PollFd::readable);
-    // A failure to sleep makes the nap shorter, no more.
+    // A failure to sleep merely shortens the nap.
     let _ = poll(&mut set, limit);
     shared.clear_wake();
     shared.alarm.clear()
@@ -97,7 +98,7 @@ fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Resul
         return Ok(());
     }
     if !engine.port.before_sleep() {
-        // Something has come since the round.
+        // Something has arrived since the round.
         drop(engine);
         return Ok(());
     }

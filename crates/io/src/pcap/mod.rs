@@ -26,8 +26,8 @@ const TTL: u8 = 64;
 
 type Sink = BufWriter<Watched>;
 
-/// What becomes of a capture's bytes. The first failure is told, since a capture that is short
-/// looks like any other.
+/// The bytes of a capture. The first write failure is reported, since a truncated capture looks
+/// like any other.
 struct Watched {
     to: Box<dyn Write + Send>,
     on_failure: Option<Box<OnFailure>>,
@@ -59,12 +59,12 @@ impl Write for Watched {
     }
 }
 
-/// Writes both directions of a port to a capture: Ethernet frames with nanosecond times, one per
-/// packet as on the wire, bursts taken apart.
+/// Writes both directions of a port to a capture: Ethernet frames with nanosecond timestamps, one
+/// per packet as on the wire, bursts split up.
 ///
-/// A UDP socket shows no link, IP or UDP header, so these are made up again: what matters of them
-/// is right, the ICRC checks, and the Ethernet addresses are derived from the IP ones. Writing is
-/// buffered, and what is buffered is written when the tap is dropped.
+/// A UDP socket shows no link, IP or UDP header, so these are reconstructed: the fields that matter
+/// are right, the ICRC checks, and the Ethernet addresses are derived from the IP ones. Writing is
+/// buffered; dropping the tap flushes.
 pub struct PcapTap<P> {
     inner: P,
     capture: Capture,
@@ -76,7 +76,7 @@ pub struct PcapFile {
     writer: Arc<Mutex<PcapWriter<Sink>>>,
 }
 
-/// What one tap adds to a capture.
+/// The state of one tap of a capture.
 struct Capture {
     file: PcapFile,
     /// Wall-clock time of the first call, and the port's time then.
@@ -88,8 +88,8 @@ struct Capture {
 }
 
 impl PcapFile {
-    /// A new file at `path`; one that is there already is overwritten. `on_failure` hears why it is
-    /// not complete, once.
+    /// Creates a file at `path`, overwriting an existing one. `on_failure` is called once with the
+    /// reason if the capture is incomplete.
     pub fn create(
         path: impl AsRef<Path>,
         on_failure: impl FnOnce(&io::Error) + Send + 'static,
@@ -98,7 +98,7 @@ impl PcapFile {
         PcapFile::new(Box::new(file), on_failure)
     }
 
-    /// A capture to anything that takes bytes.
+    /// A capture to any writer.
     pub fn new(
         to: Box<dyn Write + Send>,
         on_failure: impl FnOnce(&io::Error) + Send + 'static,
@@ -119,7 +119,7 @@ impl PcapFile {
     }
 
     fn lock(&self) -> MutexGuard<'_, PcapWriter<Sink>> {
-        // A record that was cut short by a panic is what a reader has to expect of any capture.
+        // A record cut short by a panic is acceptable: readers handle truncated captures.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -213,7 +213,7 @@ impl Capture {
     }
 }
 
-/// The identification that makes the ICRC right, if there is one; else the guess.
+/// The identification that makes the ICRC right, if there is one; otherwise the guess.
 fn refine_ip_id(flow: &FlowKey, guess: u16, frame: &[u8]) -> u16 {
     let Some((body, trailer)) = frame.split_last_chunk() else {
         return guess;
@@ -223,7 +223,7 @@ fn refine_ip_id(flow: &FlowKey, guess: u16, frame: &[u8]) -> u16 {
     solve_ip_id(computed, received, guess, frame.len()).unwrap_or(guess)
 }
 
-/// A link-layer header with addresses that say which NIC it is.
+/// An Ethernet header with addresses that identify the NICs.
 fn ethernet(flow: &FlowKey) -> [u8; 14] {
     let mut out = [0; 14];
     out[..6].copy_from_slice(&mac_of(flow.dst));

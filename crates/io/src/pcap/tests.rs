@@ -96,7 +96,7 @@ fn ipv6_is_captured_too() {
     capture([addr("fd00::1"), addr("fd00::2")]).iter().for_each(|c| check(c));
 }
 
-/// A disk on which so many bytes fit.
+/// A disk with space for so many bytes.
 struct Disk(usize);
 
 impl Write for Disk {

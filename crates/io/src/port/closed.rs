@@ -1,18 +1,17 @@
-//! What is left of a port that has been closed.
+//! A placeholder for a port that has been closed.
 
 use bowline_nic::{Time, TxBatch};
 
 use super::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 
-/// Takes the place of a port that had to be closed before its owner goes: sends and receives
-/// nothing.
+/// Replaces a port that was closed before its owner is dropped: sends and receives nothing.
 pub(crate) struct ClosedPort {
     caps: PortCaps,
     counters: PortCounters,
 }
 
 impl ClosedPort {
-    /// What `port` leaves behind.
+    /// The placeholder for `port`.
     pub(crate) fn after(port: &dyn Port) -> ClosedPort {
         ClosedPort { caps: port.caps(), counters: port.counters() }
     }

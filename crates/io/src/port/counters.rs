@@ -2,7 +2,7 @@
 
 macro_rules! port_counters {
     ($($(#[doc = $help:literal])+ $field:ident,)*) => {
-        /// What a port and its middleware have done and seen. A snapshot is a copy.
+        /// What a port and its middleware have counted. A snapshot is a copy.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct PortCounters {

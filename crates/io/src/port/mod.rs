@@ -1,4 +1,4 @@
-//! The seam between an engine and whatever carries its packets.
+//! The interface between an engine and whatever carries its packets.
 
 mod closed;
 mod counters;
@@ -26,21 +26,21 @@ pub use sink::FrameSink;
 pub struct PortCaps {
     /// The address that packets leave from and arrive at.
     pub addr: IpAddr,
-    /// The UDP port likewise.
+    /// The UDP port that they leave from and arrive at.
     pub udp_port: u16,
     /// The largest IP packet that the link carries.
     pub ip_mtu: u32,
-    /// What one burst may hold: make every [`TxBatch`] for the port with this.
+    /// What one burst may hold: create every [`TxBatch`] for the port with this.
     pub tx: TxCaps,
     /// Whether ECN marks are sent and seen.
     pub ecn: bool,
-    /// Whether frames come with a known IPv4 identification.
+    /// Whether the IPv4 identification of received frames is known.
     pub sees_ip_header: bool,
-    /// What carries the packets, for people to read.
+    /// What carries the packets, in human-readable form.
     pub via: &'static str,
 }
 
-/// File descriptors to sleep on. They belong to the port and are valid as long as it lives.
+/// File descriptors to sleep on. They belong to the port and are valid while it lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortFds {
     /// Readable when [`Port::recv`] has something.
@@ -70,32 +70,32 @@ impl PortFds {
 ///
 /// * One thread at a time calls a port, with a `now` that never goes backwards and has the same
 ///   epoch in every call.
-/// * No call blocks. When nothing can be done, it does nothing.
-/// * [`send`](Port::send) takes whole bursts, in order. When it takes fewer than were offered it
-///   would have to wait: the caller keeps the rest ([`TxBatch::forget`]) and offers it again,
-///   before anything else, once [`PortFds::write`] is writable.
-/// * A packet that can never be sent (no route, a firewall, too long) is dropped
-///   and counted by cause. What the network does is not an error: a `PortError` from `send` or
-///   `recv` means that the port is broken and will stay so.
-/// * [`poll_timeout`](Port::poll_timeout) says when to call [`flush`](Port::flush) and `recv`
-///   although no descriptor is ready: middleware holds packets back, shared ports look after their
-///   peers. It may change with every call of another method.
+/// * No call blocks. A call with nothing to do returns.
+/// * [`send`](Port::send) takes whole bursts, in order. When it takes fewer than offered, it would
+///   have to block: the caller keeps the rest ([`TxBatch::forget`]) and offers it again, before
+///   anything else, once [`PortFds::write`] is writable.
+/// * A packet that can never be sent (no route, a firewall, too long) is dropped and counted by
+///   cause. Network failures are not errors: a `PortError` from `send` or `recv` means that the
+///   port is broken and will stay so.
+/// * [`poll_timeout`](Port::poll_timeout) says when to call [`flush`](Port::flush) and `recv` even
+///   if no descriptor is ready: middleware delays packets, shared ports check on their peers. It
+///   may change with every call of another method.
 /// * Before sleeping on the descriptors, call [`before_sleep`](Port::before_sleep), and do not
-///   sleep if it says so.
+///   sleep if it returns `false`.
 ///
-/// Middleware wraps a port and is one: see [`Impair`](crate::Impair), [`PcapTap`](crate::PcapTap)
-/// and [`FaultPort`](crate::FaultPort).
+/// Middleware wraps a port and is itself a port: see [`Impair`](crate::Impair),
+/// [`PcapTap`](crate::PcapTap) and [`FaultPort`](crate::FaultPort).
 pub trait Port: Send {
     /// What the port can do.
     fn caps(&self) -> PortCaps;
 
     /// Sends the bursts of `batch` from index `from` on, and returns how many were taken.
     ///
-    /// Dropped bursts count as taken. Payload is read during the call only.
+    /// Dropped bursts count as taken. Payload is read only during the call.
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError>;
 
-    /// As [`send`](Port::send), for callers whose batch may change meanwhile. It is as it was when
-    /// the call returns.
+    /// As [`send`](Port::send), for callers whose batch may be modified during the call. It is
+    /// restored before the call returns.
     fn send_mut(
         &mut self,
         now: Time,
@@ -105,12 +105,12 @@ pub trait Port: Send {
         self.send(now, batch, from)
     }
 
-    /// Hands received frames to `sink`, a bounded number of them, and returns how many.
+    /// Passes received frames to `sink`, a bounded number of them, and returns how many.
     ///
-    /// A frame's bytes are valid during the call of `sink` only. 0 means that nothing is there now.
+    /// A frame's bytes are valid only during the call of `sink`. 0 means that nothing is pending.
     fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError>;
 
-    /// Sends on what was held back and is due.
+    /// Sends packets that were held back and are due.
     fn flush(&mut self, now: Time) -> Result<(), PortError> {
         let _ = now;
         Ok(())
@@ -121,26 +121,25 @@ pub trait Port: Send {
         None
     }
 
-    /// The caller is about to sleep on the port's descriptors: from now on what arrives makes one
-    /// of them readable. `false` if something has arrived already.
+    /// The caller is about to sleep on the port's descriptors: from now on, arrivals make one of
+    /// them readable. Returns `false` if something has arrived already.
     fn before_sleep(&mut self) -> bool {
         true
     }
 
-    /// What to sleep on. Without any descriptor the caller has to look again by the clock.
+    /// The descriptors to sleep on. Without any, the caller has to poll by the clock.
     fn fds(&self) -> PortFds;
 
-    /// To whom packets need no ICRC: batches are to be told before they are filled
+    /// Destinations whose packets need no ICRC: set them on a batch before filling it
     /// ([`TxBatch::set_clean_paths`]). Middleware that may change packets has none.
     fn clean_paths(&self) -> Option<&Arc<CleanPaths>> {
         None
     }
 
-    /// What the port has done and seen.
+    /// The port's counters.
     fn counters(&self) -> PortCounters;
 
-    /// The handle by which faults can be ordered, if there is a [`FaultPort`](crate::FaultPort) in
-    /// it.
+    /// The handle for requesting faults, if the port contains a [`FaultPort`](crate::FaultPort).
     fn faults(&self) -> Option<&Faults> {
         None
     }

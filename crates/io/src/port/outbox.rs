@@ -1,4 +1,4 @@
-//! Packets that middleware sends on, copied: the port below may not take them at once.
+//! Copies of packets that middleware forwards: the port below may not take them at once.
 
 use bowline_nic::{Time, TxBatch, TxCaps};
 use bowline_wire::FlowKey;
@@ -8,7 +8,7 @@ use super::{Port, PortError};
 /// How soon to try again when the port below is full.
 const RETRY_NS: u64 = 50_000;
 
-/// A batch on its way to the port below, and the rest of it while that port is full.
+/// A batch being forwarded to the port below, and its remainder while that port is full.
 pub(crate) struct Outbox {
     batch: TxBatch,
     blocked: bool,
@@ -29,17 +29,17 @@ impl Outbox {
         self.batch.is_empty()
     }
 
-    /// Whether the port below has not taken everything yet: nothing may be pushed before it has.
+    /// Whether the port below has not taken everything yet; until it has, nothing may be pushed.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Adds a whole packet: see [`TxBatch::push_summed`].
+    /// Adds a complete packet: see [`TxBatch::push_summed`].
     pub(crate) fn push(&mut self, key: &FlowKey, tos: u8, summed_id: u16, frame: &[u8]) {
         self.batch.push_summed(key, tos, summed_id, frame);
     }
 
-    /// Adds a whole packet without an ICRC: see [`TxBatch::push_unsummed`].
+    /// Adds a complete packet without an ICRC: see [`TxBatch::push_unsummed`].
     pub(crate) fn push_unsummed(&mut self, key: &FlowKey, tos: u8, frame: &[u8]) {
         self.batch.push_unsummed(key, tos, frame);
     }
@@ -56,7 +56,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Forgets everything; returns how many packets that were.
+    /// Drops everything; returns the number of packets dropped.
     pub(crate) fn discard(&mut self) -> usize {
         let count = self.batch.len();
         self.batch.clear();

@@ -1,10 +1,10 @@
-//! Who takes the frames that a port receives.
+//! Receivers of a port's frames.
 
 use bowline_nic::FrameMeta;
 
-/// Takes received frames. Any closure that takes a frame's envelope and bytes is one.
+/// Receives frames. Any closure over a frame's envelope and bytes implements it.
 pub trait FrameSink {
-    /// Takes a frame, whose bytes are valid during the call only.
+    /// Takes a frame, whose bytes are valid only during the call.
     fn frame(&mut self, meta: &FrameMeta, bytes: &[u8]);
 
     /// Takes frames that arrived as one datagram: `frame_len` bytes each but the last, which may be

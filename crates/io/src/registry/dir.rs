@@ -1,4 +1,4 @@
-//! Where processes of one user meet.
+//! The directory where the processes of one user find each other.
 
 use std::fs::{DirBuilder, Metadata};
 use std::io;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use super::RegistryError;
 use crate::sys::effective_uid;
 
-/// The directory in memory for what processes of this user keep while they run, made if it is not
-/// there. Nobody else can look into it.
+/// The in-memory directory for this user's runtime files, created if missing. Nobody else can read
+/// it.
 pub fn runtime_dir() -> Result<PathBuf, RegistryError> {
     open(None)
 }
 
-/// The directory for this user's registries, made if it is not there: below `base`, or below
+/// The directory for this user's registries, created if missing: below `base`, or below
 /// `$XDG_RUNTIME_DIR`, or in shared memory.
 pub(super) fn open(base: Option<&Path>) -> Result<PathBuf, RegistryError> {
     let uid = effective_uid();
@@ -28,7 +28,7 @@ pub(super) fn open(base: Option<&Path>) -> Result<PathBuf, RegistryError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(RegistryError::file(&dir)(error)),
     }
-    // Not following links: in a directory that all may write to, a link could be anybody's.
+    // Do not follow links: in a world-writable directory, anybody could have created one.
     let found = std::fs::symlink_metadata(&dir).map_err(RegistryError::file(&dir))?;
     if is_private(&found, uid) {
         Ok(dir)
@@ -45,8 +45,8 @@ fn is_private(found: &Metadata, uid: u32) -> bool {
     found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0
 }
 
-/// What the files of an address and port start with.
+/// Common file name prefix of an address and port.
 pub(super) fn stem(addr: IpAddr, udp_port: u16) -> String {
-    // Colons are legal in file names but annoy those who have to type them.
+    // Colons are legal in file names but awkward to type.
     format!("{addr}-{udp_port}").replace(':', "_")
 }

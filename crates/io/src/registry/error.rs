@@ -65,8 +65,8 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// Whether a process that is alone on its address can do without the others: the place where
-    /// they meet is at fault, or the kernel, rather than who is there or what this process lacks.
+    /// Whether a process that is alone on its address can do without the registry: the fault lies
+    /// with the directory or the kernel, not with other processes or with what this process lacks.
     pub(crate) fn lets_go_alone(&self) -> bool {
         match self {
             RegistryError::NotPrivate { .. } => true,
@@ -74,7 +74,7 @@ impl RegistryError {
                 source.raw_os_error(),
                 Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR)
             ),
-            // Sandboxes and emulators do not know the option.
+            // Sandboxes and emulators do not support the option.
             RegistryError::Steering(source) => {
                 matches!(
                     source.raw_os_error(),

@@ -1,8 +1,8 @@
-//! Handing frames on to the process that they belong to.
+//! Forwards frames to the process that owns them.
 //!
 //! A frame can reach the wrong process while indices change, or when a NIC merges frames for two
-//! processes into one datagram. It goes to its owner through a Unix socket, once: what arrives
-//! there for somebody else is dropped.
+//! processes into one datagram. It is forwarded to its owner through a Unix socket, once: a frame
+//! that arrives there for yet another process is dropped.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,10 +16,10 @@ use super::RegistryError;
 
 const HEADER_LEN: usize = 32;
 const MAX_LEN: usize = HEADER_LEN + (64 << 10);
-/// Datagrams taken in one go.
+/// Datagrams received in one call.
 const MAX_DATAGRAMS: usize = 16;
 
-/// Equal frames in a row, of one sender and for one process.
+/// Consecutive frames of equal length, from one sender and for one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The envelope of the first.
@@ -28,10 +28,10 @@ pub(crate) struct Run {
     pub(crate) segment_len: usize,
 }
 
-/// What became of frames that were handed on.
+/// The outcome of forwarding frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handed {
-    /// Their owner has them.
+    /// Delivered to their owner.
     On,
     /// Their owner is slow.
     NoRoom,
@@ -39,7 +39,7 @@ pub(super) enum Handed {
     Nobody,
 }
 
-/// A process's socket for handed-on frames.
+/// A process's socket for forwarded frames.
 pub(super) struct Handover {
     socket: UnixDatagram,
     dir: PathBuf,
@@ -50,7 +50,7 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// Opens the socket of `prefix`, in the place of a dead process's.
+    /// Opens the socket of `prefix`, replacing a dead process's.
     pub(super) fn open(dir: &Path, stem: &str, prefix: u8) -> Result<Handover, RegistryError> {
         let own = path_of(dir, stem, prefix);
         let _ = std::fs::remove_file(&own);
@@ -67,7 +67,7 @@ impl Handover {
         })
     }
 
-    /// Hands frames on to the owner of `prefix`.
+    /// Forwards frames to the owner of `prefix`.
     pub(super) fn send(&mut self, prefix: u8, run: &Run, bytes: &[u8]) -> Handed {
         self.out.clear();
         self.out.extend_from_slice(&emit(run));
@@ -79,7 +79,7 @@ impl Handover {
         }
     }
 
-    /// Takes what others handed on.
+    /// Receives frames that others forwarded.
     pub(super) fn recv(&mut self, dst: IpAddr, mut each: impl FnMut(&Run, &[u8])) {
         for _ in 0..MAX_DATAGRAMS {
             match self.socket.recv(&mut self.into) {
@@ -96,7 +96,7 @@ impl Handover {
         }
     }
 
-    /// Removes what a dead process left.
+    /// Removes the socket of a dead process.
     pub(super) fn remove_socket_of(&self, prefix: u8) {
         remove_socket(&self.dir, &self.stem, prefix);
     }
@@ -116,7 +116,7 @@ impl Drop for Handover {
 
 /// Removes the socket of a process that is gone.
 pub(super) fn remove_socket(dir: &Path, stem: &str, prefix: u8) {
-    // What cannot be removed now is replaced by the next owner of the prefix.
+    // If removal fails, the next owner of the prefix replaces it.
     let _ = std::fs::remove_file(path_of(dir, stem, prefix));
 }
 
@@ -133,7 +133,7 @@ fn emit(run: &Run) -> [u8; HEADER_LEN] {
     let (guess, id) = match run.meta.ip_id {
         IpId::Known(id) => (0, id),
         IpId::Guess(id) => (1, id),
-        // Sockets have no such frames.
+        // Sockets never produce such frames.
         IpId::Unsummed => (1, 0),
     };
     out[..16].copy_from_slice(&src.octets());

@@ -21,9 +21,9 @@ use crate::sys::{PollFd, get_int, poll};
 
 /// How long the kernel may take to close a dead process's socket after releasing its locks.
 const STRANGERS_PATIENCE: Duration = Duration::from_millis(300);
-/// How long probes may be on their way within this host.
+/// How long probes may take within this host.
 const PROBE_PATIENCE: Duration = Duration::from_millis(50);
-/// How many more sockets than the table knows are looked for.
+/// How many sockets beyond those in the table are probed.
 const SPARE_PROBES: usize = 8;
 
 /// Where to join.
@@ -32,7 +32,7 @@ pub(crate) struct Place {
     pub(crate) addr: IpAddr,
     pub(crate) udp_port: u16,
     pub(crate) base_dir: Option<PathBuf>,
-    /// Is told what does not work as it should.
+    /// Called with a message when something does not work as it should.
     pub(crate) notice: fn(&str),
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn join(
     }
     let prefix = table.free_prefix().ok_or(RegistryError::Full)?;
     if !file.claim(prefix)? {
-        // Nobody in the table has it, so whoever holds the lock follows other rules.
+        // No process in the table has it, so the lock's holder follows other rules.
         return Err(RegistryError::Damaged { path }.into());
     }
     let handover = Handover::open(&dir, &stem, prefix)?;
@@ -94,7 +94,8 @@ pub(crate) fn join(
     Ok((socket, membership))
 }
 
-/// Opens the room of this process, or goes on without one where there is no storage for it.
+/// Opens the shared counts of this process, or continues without where there is no storage for
+/// them.
 fn open_rooms(place: &Place, dir: &Path, prefix: u8, buffer: u64) -> io::Result<Rooms> {
     let at = (place.addr, place.udp_port);
     Rooms::open(dir, at, prefix, buffer).or_else(|error| {
@@ -106,7 +107,7 @@ fn open_rooms(place: &Place, dir: &Path, prefix: u8, buffer: u64) -> io::Result<
     })
 }
 
-/// What a socket's receive buffer takes, as the kernel counts.
+/// The size of a socket's receive buffer, as the kernel counts it.
 fn recv_buffer(socket: &UdpSocket) -> u64 {
     let bytes = get_int(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF);
     bytes.ok().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0)
@@ -147,7 +148,7 @@ fn smallest_probe(socket: &UdpSocket, nonce: u64, expected: u8) -> Option<u8> {
     while smallest != Some(expected) && Instant::now() < deadline {
         match socket.recv(&mut buffer) {
             Ok(len) => {
-                // Offload may have merged probes. Anything else is for nobody yet.
+                // Offload may have merged probes. Nothing else can be for this socket yet.
                 for frame in buffer[..len].chunks(probe::PROBE_LEN) {
                     if let Some((index, of)) = probe::parse(frame)
                         && of == nonce

@@ -1,13 +1,13 @@
-//! Several processes of one user on one address and port, without privileges.
+//! Lets several processes of one user share an address and port, without privileges.
 //!
-//! Every process has a socket of its own in a group (`SO_REUSEPORT`) and owns one top byte of the
-//! 24-bit QPN, its *prefix*. A program in the kernel steers each datagram by that byte to a
-//! socket's index in the group. The kernel renumbers sockets when one closes, so the processes keep
-//! a registry, notice frames that are not theirs, and then find their indices anew by [`probe`]s.
-//! Until the program is right again, frames are handed on to their owners ([`handover`]).
+//! Every process has its own socket in a group (`SO_REUSEPORT`) and owns one top byte of the 24-bit
+//! QPN, its *prefix*. A kernel program steers each datagram by that byte to a socket's index in the
+//! group. The kernel renumbers sockets when one closes, so the processes keep a registry, notice
+//! frames that are not theirs, and then determine their indices again by [`probe`]s. Until the
+//! program is right again, they forward frames to their owners ([`handover`]).
 //!
-//! Queue pair 1, for management datagrams, has no prefix. Whoever gets one hands copies to all
-//! others, and [`Services`] tells them which of them is to act.
+//! Queue pair 1, for management datagrams, has no prefix. The process that receives one copies it
+//! to all others, and [`Services`] tells them which of them is to act.
 
 mod dir;
 mod error;
@@ -42,25 +42,25 @@ use room::Rooms;
 pub use services::Services;
 use table::{Member, Table, TableFile};
 
-/// How often to look for dead processes although nothing went wrong.
+/// How often to look for dead processes when nothing has gone wrong.
 const UPKEEP_NS: u64 = 1_000_000_000;
-/// How soon to try again when another process has the table.
+/// How soon to try again when another process holds the table's lock.
 const RETRY_NS: u64 = 500_000;
-/// Rounds of probes are this far apart, and then further and further if they do not help.
+/// Initial interval between rounds of probes; it grows while they do not help.
 const ROUND_MIN_NS: u64 = 2_000_000;
 const ROUND_MAX_NS: u64 = 500_000_000;
-/// How often handed-on frames are looked for.
+/// How often to check for forwarded frames.
 const HANDOVER_NS: u64 = 100_000;
-/// How old the list of live prefixes may get when a frame for an unknown one comes.
+/// Maximum age of the list of live prefixes when a frame for an unknown prefix arrives.
 const STALE_NS: u64 = 1_000_000;
-/// How long leaving waits for the table.
+/// How long leaving waits for the table's lock.
 const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// This process's place among those on its address.
 pub(crate) struct Membership {
     file: TableFile,
     handover: Handover,
-    /// Who has room for how much.
+    /// Receive buffer space of this host's processes.
     pub(crate) rooms: Rooms,
     /// Where probes go: the group itself.
     group: SocketAddr,
@@ -68,15 +68,15 @@ pub(crate) struct Membership {
     index: u8,
     /// The round of probes last seen in the table.
     round: u64,
-    /// The smallest index that came in it.
+    /// The smallest index probed in it that reached this process.
     smallest: Option<u8>,
-    /// The index has changed but the table does not say so yet.
+    /// The index has changed but the table does not show it yet.
     moved: bool,
-    /// Frames went astray: find all indices anew.
+    /// Frames were misrouted: determine all indices again.
     astray: bool,
     next_round: Time,
     round_interval_ns: u64,
-    /// When the list of live prefixes was read; `None` if it has surely changed since.
+    /// When the list of live prefixes was read; `None` if it is known to be outdated.
     listed: Option<Time>,
     live: [bool; 256],
     next_upkeep: Time,
@@ -89,7 +89,7 @@ pub(crate) struct Membership {
 /// A copy of management datagrams for another process.
 struct Waiting {
     prefix: u8,
-    /// From then on its sender has sent it again.
+    /// From then on its sender has retransmitted it.
     until: Time,
     run: Run,
     bytes: Box<[u8]>,
@@ -97,17 +97,17 @@ struct Waiting {
 
 /// Copies that can wait for a process.
 const MAX_WAITING: usize = 4096;
-/// How long they do: two intervals of the connection manager.
+/// How long they wait: two retry intervals of the connection manager.
 const WAITING_NS: u64 = 1_100_000_000;
 
-/// What is to become of a frame.
+/// Who a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// This process.
     Us,
-    /// Another, with this prefix.
+    /// Another process, with this prefix.
     Other(u8),
-    /// Nobody: it is about steering itself.
+    /// The steering itself: a probe.
     Probe,
     /// This process and all others on the address: a management datagram.
     Everybody,
@@ -133,7 +133,8 @@ impl Membership {
         self.prefix
     }
 
-    /// Whose a frame is. Frames for no process's prefix are for whoever gets them.
+    /// The owner of a frame. A frame whose prefix no process has goes to the process that receives
+    /// it.
     #[inline]
     pub(crate) fn owner_of(&self, frame: &[u8]) -> Owner {
         match frame.get(5) {
@@ -145,7 +146,7 @@ impl Membership {
         }
     }
 
-    /// Takes a probe. Only those of the current round count: anybody can send one.
+    /// Handles a probe. Only those of the current round count: anybody can send one.
     pub(crate) fn on_probe(&mut self, now: Time, frame: &[u8]) {
         let Some((index, nonce)) = probe::parse(frame) else {
             return;
@@ -158,14 +159,14 @@ impl Membership {
         let smallest = self.smallest.map_or(index, |s| s.min(index));
         self.smallest = Some(smallest);
         self.index = smallest;
-        // Not only we write our entry: whoever leaves predicts the move that follows.
+        // Others write our entry too: a leaving process predicts the move that follows.
         if table.get(self.prefix).is_none_or(|us| us.index != smallest) {
             self.moved = true;
             self.next_try = now;
         }
     }
 
-    /// Takes note of the table's current round.
+    /// Records the table's current round.
     fn see_round(&mut self, nonce: u64) {
         if nonce != self.round {
             self.round = nonce;
@@ -175,7 +176,7 @@ impl Membership {
         }
     }
 
-    /// Hands frames on to the process that they belong to.
+    /// Forwards frames to the process that owns them.
     pub(crate) fn hand_on(
         &mut self,
         now: Time,
@@ -187,7 +188,7 @@ impl Membership {
         let frames = bytes.len().div_ceil(run.segment_len) as u64;
         counters.misrouted += frames;
         if !self.is_live(now, prefix) {
-            // For a process that is gone. Its peers will notice; steering is not to blame.
+            // The process is gone. Its peers will notice; steering is not at fault.
             counters.drop_misrouted += frames;
             return;
         }
@@ -218,7 +219,7 @@ impl Membership {
             if !self.live[usize::from(prefix)] {
                 continue;
             }
-            // Behind those that wait: what comes first is handed on first.
+            // Queue behind earlier copies for the same process, to keep their order.
             let waits = self.waiting.iter().filter(|copy| copy.prefix == prefix).count();
             let handed =
                 if waits > 0 { Handed::NoRoom } else { self.handover.send(prefix, run, bytes) };
@@ -233,10 +234,11 @@ impl Membership {
         }
     }
 
-    /// Hands on copies for which there was no room. Sockets between processes hold ten datagrams on
-    /// many hosts, and a management datagram that is lost costs its sender half a second.
+    /// Forwards copies that found a full socket. Sockets between processes hold ten datagrams on
+    /// many hosts, and a lost management datagram costs its sender half a second.
     fn share_waiting(&mut self, now: Time, counters: &mut PortCounters) {
-        // Those of one process stay in order, and do not hold up another's: it may have stopped.
+        // Copies for one process stay in order, and do not hold up another's: the first may have
+        // stopped.
         let mut full = [false; 256];
         let handover = &mut self.handover;
         self.waiting.retain(|copy| {
@@ -258,7 +260,7 @@ impl Membership {
         });
     }
 
-    /// When there may be room for copies that wait.
+    /// When to retry the waiting copies.
     #[inline]
     pub(crate) fn next_share(&self) -> Option<Time> {
         (!self.waiting.is_empty()).then_some(self.next_handover)
@@ -282,7 +284,7 @@ impl Membership {
         }
     }
 
-    /// Delivers what others handed on, if it is time to look. Returns how many frames.
+    /// Delivers frames that others forwarded, if it is time to check. Returns how many.
     pub(crate) fn take_handed_in(
         &mut self,
         now: Time,
@@ -327,7 +329,7 @@ impl Membership {
         due
     }
 
-    /// Keeps table and steering in order. Nothing that fails here is fatal: it is tried again.
+    /// Maintains the table and the steering. No failure here is fatal: it is tried again.
     pub(crate) fn upkeep(&mut self, now: Time, socket: &UdpSocket, counters: &mut PortCounters) {
         let round_due = self.astray && now >= self.next_round;
         let upkeep_due = now >= self.next_upkeep;
@@ -351,7 +353,7 @@ impl Membership {
         if upkeep_due {
             self.next_upkeep = now.plus_nanos(UPKEEP_NS);
             if now.nanos_since(self.next_round) > UPKEEP_NS {
-                // Nothing has gone astray for a while.
+                // No frame was misrouted for a while.
                 self.round_interval_ns = ROUND_MIN_NS;
             }
         }
@@ -369,8 +371,8 @@ impl Membership {
         let buried = self.bury_dead(&mut table);
         let us = Member { pid: std::process::id(), index: self.index };
         table.set(self.prefix, Some(us));
-        // Where another process has just begun a round, its probes will tell: rounds that overtake
-        // each other would never end.
+        // If another process has just begun a round, wait for its probes: rounds that overtake each
+        // other would never end.
         let probing = buried || (new_round && table.nonce == self.round);
         if probing {
             table.nonce = fresh_nonce();
@@ -404,23 +406,23 @@ impl Membership {
         !dead.is_empty()
     }
 
-    /// Prepares for the socket's closing, which must follow while `self` still lives: the table
-    /// stays locked until then. What comes for the last socket of the group meanwhile comes here
-    /// already, and is to be handed on first.
+    /// Prepares for closing the socket, which must follow while `self` still lives: the table stays
+    /// locked until then. Datagrams for the group's last socket already arrive here meanwhile, and
+    /// have to be forwarded first.
     pub(crate) fn leave(&mut self, socket: &UdpSocket) {
         self.rooms.close();
         if self.file.lock_within(LEAVE_PATIENCE).is_err() {
-            // The others will find out: an entry without its lock is dead.
+            // The others will notice: an entry without its lock is dead.
             return;
         }
         let Ok(mut table) = self.file.load() else {
             return;
         };
-        // Whoever has left before may have moved us; no probe need have said so yet.
+        // A process that left earlier may have moved us before any probe has said so.
         let index = table.get(self.prefix).map_or(self.index, |us| us.index);
         self.bury_dead(&mut table);
         table.set(self.prefix, None);
-        // The kernel will move the last socket into our place.
+        // The kernel will move the last socket to our index.
         if let Some((prefix, mut last)) = table.members().max_by_key(|(_, m)| m.index)
             && last.index > index
         {
@@ -436,7 +438,7 @@ impl Membership {
         self.list(&table);
     }
 
-    /// Readable when others have handed frames on.
+    /// Readable when others have forwarded frames.
     pub(crate) fn handover_fd(&self) -> RawFd {
         self.handover.as_raw_fd()
     }
@@ -451,12 +453,12 @@ fn attach(socket: &UdpSocket, table: &Table) -> Result<(), RegistryError> {
 /// Sends a probe to each of the first `count` indices.
 fn send_probes(socket: &UdpSocket, group: SocketAddr, nonce: u64, count: usize) {
     for index in 0..count.min(usize::from(u8::MAX)) {
-        // A lost probe is like a lost packet: the next round will come.
+        // A lost probe is harmless: another round follows.
         let _ = socket.send_to(&probe::emit(index as u8, nonce), group);
     }
 }
 
-/// A number that only those who can read the table know.
+/// A number known only to processes that can read the table.
 fn fresh_nonce() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,19 +1,19 @@
 //! Probes: packets by which a process learns its index in the group of sockets.
 //!
-//! The kernel moves the last socket of a group into the place of one that closes, and tells nobody.
-//! A probe for index `i` is steered to whatever socket is at `i`; whoever receives it is there. A
-//! probe past the end of the group is steered by its flow, and as all probes of a round have the
-//! same flow they reach one socket, which has a probe of its own with a smaller index: of the
-//! probes that a process gets in a round, the smallest is true.
+//! The kernel moves the last socket of a group to the index of one that closes, and tells nobody. A
+//! probe for index `i` is steered to the socket at `i`, so its receiver is at `i`. A probe past the
+//! end of the group is steered by its flow, and as all probes of a round have the same flow they
+//! reach one socket, which also gets a probe with its own, smaller index: of the probes that a
+//! process receives in a round, the smallest is right.
 
 use bowline_wire::Bth;
 
-/// An opcode of the range that the standard leaves to manufacturers, and that nobody sends.
+/// An opcode from the manufacturer-specific range that nobody sends.
 pub(super) const PROBE_OPCODE: u8 = 0xdf;
 /// The top QPN byte of probes; no process has it.
 pub(super) const PROBE_PREFIX: u8 = 0xff;
 
-/// Bytes of a probe: a BTH, the round, and four bytes where a packet has its ICRC.
+/// Bytes of a probe: a BTH, the round, and four bytes in place of the ICRC.
 pub(super) const PROBE_LEN: usize = Bth::LEN + 8 + 4;
 
 /// A probe for `index` of the round `nonce`.

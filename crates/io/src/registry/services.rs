@@ -1,7 +1,7 @@
-//! Which process of an address answers for what at queue pair 1.
+//! Which process on an address answers which requests to queue pair 1.
 //!
-//! Every process gets every management datagram. What it has to know of the others is kept as locks
-//! on bytes of the registry's file: they vanish with their process, however that ends.
+//! Every process gets every management datagram. What a process has to know of the others is kept
+//! as locks on bytes of the registry's file, which vanish with their process, however it ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,15 +13,15 @@ use super::{RegistryError, dir};
 use crate::sys::{is_byte_locked, try_lock_byte, unlock_byte};
 use crate::udp::{Sharing, UdpConfig};
 
-/// Who has this answers for what is nobody's.
+/// The process that holds this lock answers requests that no process has claimed.
 const SPEAKER: u64 = 1 << 32;
-/// Behind it, a byte for the prefix of each process with a queue pair 1.
+/// From here on, a byte for the prefix of each process with a queue pair 1.
 const PRESENT: u64 = 1 << 33;
-/// Behind it, a byte for each service ID, of which the low 32 bits count.
+/// From here on, a byte for each service ID, of which the low 32 bits count.
 const SERVICE: u64 = 1 << 34;
 
-/// Where the file has services that are given back for a moment only, far behind its table. Each has
-/// one of the slots, by the end of its number; a later one takes the place of an earlier one.
+/// File offset, far behind the table, of services that are released only for a moment. A service's
+/// low bits select its slot; a later one replaces an earlier one.
 const RESERVED: u64 = 1 << 16;
 const RESERVED_SLOTS: u64 = 64;
 const RESERVED_LEN: usize = 16;
@@ -40,7 +40,7 @@ impl Services {
         let Sharing::SameUser { registry_dir } = &config.sharing else { return Ok(None) };
         let dir = dir::open(registry_dir.as_deref())?;
         let path = dir.join(dir::stem(config.addr, config.udp_port));
-        // The port has made it, and keeps it.
+        // The port created the file, and keeps it.
         match OpenOptions::new().read(true).write(true).open(&path) {
             Ok(file) => Services::enter(file, prefix, &path).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -61,14 +61,14 @@ impl Services {
         try_lock_byte(&self.file, byte_of(service))
     }
 
-    /// Gives a service back.
+    /// Releases a service.
     pub fn release(&self, service: u64) {
         // It cannot fail for a lock that is held, and closing the file releases it in any case.
         let _ = unlock_byte(&self.file, byte_of(service));
     }
 
-    /// Gives a service back that this process is about to claim again: until then, though at most
-    /// for `time`, the others do not answer for it. Whoever claims it first has it.
+    /// Releases a service that this process is about to claim again: until then, but at most for
+    /// `time`, the others do not answer for it. The first to claim it gets it.
     pub fn reserve(&self, service: u64, time: Duration) {
         let until = since_epoch().saturating_add(time.min(MAX_RESERVED));
         self.write_reserved(service, until.as_nanos() as u64);
@@ -79,7 +79,7 @@ impl Services {
         let mut slot = [0; RESERVED_LEN];
         slot[..8].copy_from_slice(&service.to_le_bytes());
         slot[8..].copy_from_slice(&until.to_le_bytes());
-        // Without it others may refuse a request, as they do for services that nobody has.
+        // Without the entry, others may refuse a request, as they do for unclaimed services.
         let _ = self.file.write_all_at(&slot, slot_of(service));
     }
 
@@ -94,8 +94,8 @@ impl Services {
         of == service.to_le_bytes() && left.is_some_and(|left| left <= MAX_RESERVED)
     }
 
-    /// Whether another process has claimed a service, or is about to. In doubt it has: to answer for it would be
-    /// worse.
+    /// Whether another process has claimed a service, or is about to. In doubt it has: answering
+    /// for it would be worse.
     pub fn is_of_another(&self, service: u64) -> bool {
         is_byte_locked(&self.file, byte_of(service)).unwrap_or(true) || self.is_reserved(service)
     }
@@ -105,8 +105,8 @@ impl Services {
         is_byte_locked(&self.file, PRESENT + u64::from(prefix)).unwrap_or(true)
     }
 
-    /// Whether this process answers for what is nobody's. One of those on the address does, at any
-    /// time.
+    /// Whether this process answers requests that no process has claimed. At any time, one
+    /// process on the address does.
     pub fn speaks(&self) -> bool {
         try_lock_byte(&self.file, SPEAKER).unwrap_or(false)
     }
@@ -120,7 +120,7 @@ fn slot_of(service: u64) -> u64 {
     RESERVED + service % RESERVED_SLOTS * RESERVED_LEN as u64
 }
 
-/// The time that all processes agree on.
+/// The time by a clock that all processes share.
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

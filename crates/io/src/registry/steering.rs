@@ -1,8 +1,7 @@
-//! The program by which the kernel steers a datagram to a process: by the top byte of the
-//! destination QPN.
+//! The kernel program that steers a datagram to a process by the top byte of the destination QPN.
 //!
-//! The kernel runs it on the UDP payload and takes what it returns as an index into the group of
-//! sockets. An index past the end makes it pick a socket by the datagram's flow instead.
+//! The kernel runs it on the UDP payload and uses the result as an index into the group of sockets.
+//! For an index past the end, it picks a socket by the datagram's flow instead.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MOD, BPF_RET, BPF_W, sock_filter,
@@ -10,24 +9,24 @@ use libc::{
 
 use super::probe::{PROBE_OPCODE, PROBE_PREFIX};
 
-/// Where the opcode is in a packet.
+/// Offset of the opcode in a packet.
 const OPCODE_AT: u32 = 0;
-/// Where the top byte of the destination QPN is.
+/// Offset of the top byte of the destination QPN.
 const PREFIX_AT: u32 = 5;
-/// Where the index that a probe asks for is: the QPN's second byte.
+/// Offset of the index that a probe asks for: the QPN's second byte.
 const PROBE_INDEX_AT: u32 = 6;
 
 /// `BPF_A`: return the accumulator. The C library's bindings do not have it.
 const BPF_A: u32 = 0x10;
 
-/// What a load from there gives is random. The C library's bindings have it as a signed number.
+/// Loads from this offset return a random number. The C library's bindings make it signed.
 const RANDOM_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
 
-/// A program that sends each prefix to its index, and a probe to the index that it asks for.
+/// A program that steers each prefix to its index, and a probe to the index that it asks for.
 ///
-/// Everything else is for nobody's prefix, above all management datagrams for queue pair 1. Each
-/// goes to any process, at random, which hands it to the others. If it always went to the same one,
-/// that one could be stopped, and no process on the address would hear of anything.
+/// Everything else has no process's prefix: above all, management datagrams for queue pair 1. Each
+/// goes to a random process, which copies it to the others. If one process got them all and were
+/// stopped, no process on the address would receive any.
 pub(super) fn program(routes: impl Iterator<Item = (u8, u8)>) -> Vec<sock_filter> {
     let mut out = vec![
         load_byte(OPCODE_AT),

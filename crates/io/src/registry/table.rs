@@ -19,19 +19,19 @@ const SLOT_LEN: usize = 8;
 const FILE_LEN: usize = HEADER_LEN + SLOT_LEN * SLOTS;
 const SLOTS: usize = 256;
 
-/// The byte whose lock guards the table itself. Prefix 0 is nobody's.
+/// The byte whose lock guards the table itself. No process has prefix 0.
 const TABLE_LOCK: u64 = 0;
-/// Prefixes that are handed out: 0 is left to management QPs, 0xfe to groups behind switches and
-/// 0xff to multicast and probes.
+/// Prefixes that are assigned: 0 is reserved for management QPs, 0xfe for groups behind switches
+/// and 0xff for multicast and probes.
 pub(super) const PREFIXES: std::ops::RangeInclusive<u8> = 1..=0xfd;
 
-/// How long the table's lock is waited for. Who has it works for microseconds, unless stopped.
+/// How long to wait for the table's lock. Its holder needs microseconds, unless it is stopped.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A process on the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    /// Its process, for people to read.
+    /// Its process ID, for humans.
     pub(super) pid: u32,
     /// Its socket's index in the group.
     pub(super) index: u8,
@@ -42,8 +42,8 @@ pub(super) struct Member {
 pub(super) struct Table {
     /// The current round of probes.
     pub(super) nonce: u64,
-    /// The prefix that was handed out last: the next one starts there, so that packets for a dead
-    /// process do not soon find another under its prefix.
+    /// The last assigned prefix: the search for the next starts there, so that packets for a dead
+    /// process do not soon reach another under its prefix.
     pub(super) last_prefix: u8,
     members: [Option<Member>; SLOTS],
 }
@@ -66,7 +66,7 @@ impl Table {
         PREFIXES.filter_map(|p| self.get(p).map(|m| (p, m)))
     }
 
-    /// A prefix that nobody has.
+    /// An unused prefix.
     pub(super) fn free_prefix(&self) -> Option<u8> {
         let (before, after): (Vec<u8>, Vec<u8>) = PREFIXES.partition(|p| *p <= self.last_prefix);
         after.into_iter().chain(before).find(|p| self.get(*p).is_none())
@@ -111,7 +111,7 @@ pub(super) struct TableFile {
 }
 
 impl TableFile {
-    /// Opens or makes the file and takes the table's lock.
+    /// Opens or creates the file and takes the table's lock.
     pub(super) fn open_locked(path: &Path) -> Result<TableFile, RegistryError> {
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
@@ -128,7 +128,7 @@ impl TableFile {
             if table.is_current() {
                 return Ok(table);
             }
-            // The last process left and removed the file while we waited for its lock.
+            // The last process left and removed the file while we waited for the lock.
         }
     }
 
@@ -173,11 +173,11 @@ impl TableFile {
 
     /// Whether another process with this prefix lives.
     pub(super) fn is_alive(&self, prefix: u8) -> bool {
-        // In doubt it lives: to forget a live process is worse than to keep a dead one.
+        // In doubt it lives: forgetting a live process is worse than keeping a dead one.
         is_byte_locked(&self.file, prefix.into()).unwrap_or(true)
     }
 
-    /// Reads the table. A file that is no table is one anew, unless somebody uses it.
+    /// Reads the table. A file that is not a table is reset, unless a process uses it.
     pub(super) fn load(&self) -> Result<Table, RegistryError> {
         let mut bytes = [0; FILE_LEN];
         match self.file.read_exact_at(&mut bytes, 0) {
@@ -194,15 +194,15 @@ impl TableFile {
         }
     }
 
-    /// Writes the table. To be called under its lock.
+    /// Writes the table. Call under its lock.
     pub(super) fn store(&self, table: &Table) -> Result<(), RegistryError> {
         self.file.write_all_at(&table.emit(), 0).map_err(RegistryError::file(&self.path))
     }
 
-    /// Removes the file. To be called under the table's lock.
+    /// Removes the file. Call under the table's lock.
     pub(super) fn remove(&self) {
         if self.is_current() {
-            // A file that stays behind is used again by the next process.
+            // If removal fails, the next process reuses the file.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -16,7 +16,7 @@ use crate::udp::{Sharing, UdpConfig, UdpPort};
 
 const UDP_PORT: u16 = 14_791;
 
-/// A registry directory that is removed at the end.
+/// A registry directory, removed on drop.
 struct TempDir(PathBuf);
 
 impl TempDir {
@@ -81,7 +81,7 @@ impl Peer {
 fn run(ports: &mut [UdpPort], clock: Instant, for_: Duration) -> Vec<usize> {
     let mut got = vec![0; ports.len()];
     let start = Instant::now();
-    // On a busy machine the time may be over before anything was done.
+    // On a busy machine the time may be up before anything was done.
     let mut rounds = 0;
     while start.elapsed() < for_ || rounds < 100 {
         rounds += 1;
@@ -128,10 +128,10 @@ fn a_clean_leave_moves_the_last_port_without_loss() {
 fn one_that_was_moved_leaves_without_misleading_others() {
     let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
     let mut ports: Vec<UdpPort> = (0..4).map(|_| open(addr, &dir)).collect();
-    // The last one moves into the first one's place, and leaves before it has seen a probe there.
+    // The last port moves to the first one's index, and leaves before it has seen a probe there.
     ports.remove(0);
     ports.pop();
-    // The kernel would choose by the sender's port if it were led past the end.
+    // The kernel would choose by the sender's port if the index were past the end.
     for _ in 0..16 {
         let peer = Peer::new(addr);
         ports.iter().for_each(|port| peer.send(port.qpn_prefix()));
@@ -144,8 +144,8 @@ fn one_that_was_moved_leaves_without_misleading_others() {
 fn a_leaving_port_hands_on_what_it_has_for_others() {
     let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
     let mut ports: Vec<UdpPort> = (0..3).map(|_| open(addr, &dir)).collect();
-    // As it is between a port's leaving and the closing of its socket: what is for the last one
-    // comes to it.
+    // The state between a port's leaving and the closing of its socket: it receives datagrams meant
+    // for the last port.
     let table = ports[0].membership_for_test().file.load().expect("the table is whole");
     let (first, last) = (ports[0].qpn_prefix(), ports[2].qpn_prefix());
     let index = table.get(first).expect("it is a member").index;
@@ -161,7 +161,7 @@ fn a_leaving_port_hands_on_what_it_has_for_others() {
 fn wrong_steering_is_noticed_and_put_right() {
     let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
     let mut ports: Vec<UdpPort> = (0..4).map(|_| open(addr, &dir)).collect();
-    // As after a move that nobody told of: everybody's table entry is one off.
+    // The state after an unannounced move: every table entry is off by one.
     let file = &ports[0].membership_for_test().file;
     assert!(file.try_lock().expect("the table can be locked"));
     let mut table = file.load().expect("the table is whole");
@@ -176,7 +176,7 @@ fn wrong_steering_is_noticed_and_put_right() {
 
     let peer = Peer::new(addr);
     ports.iter().for_each(|p| peer.send(p.qpn_prefix()));
-    // Handed on to their owners, all of them.
+    // All frames are forwarded to their owners.
     let got = run(&mut ports, clock, Duration::from_millis(60));
     assert_eq!(got, [1; 4]);
     let handed_on: u64 = ports.iter().map(|p| p.counters().handed_on).sum();
@@ -203,7 +203,7 @@ fn frames_for_a_port_that_is_gone_are_dropped_and_counted() {
 fn nothing_is_left_when_all_are_gone() {
     let (addr, dir) = (fresh_addr(), TempDir::new());
     let ports: Vec<UdpPort> = (0..3).map(|_| open(addr, &dir)).collect();
-    // A socket each, the table, and the counts of room.
+    // One socket per port, the table, and the shared counts.
     assert_eq!(dir.files().len(), 5);
     drop(ports);
     assert_eq!(dir.files(), Vec::<String>::new());
@@ -243,8 +243,8 @@ fn a_directory_that_others_may_write_to_is_refused() {
     assert!(matches!(refused, Err(PortError::Registry(RegistryError::NotPrivate { .. }))));
 }
 
-/// On a file system of 32 KiB with so many taken: whether a port opened, and the frames that it
-/// got.
+/// Opens a port on a 32 KiB file system of which `taken` bytes are used: returns whether it opened,
+/// and the frames that it received.
 fn open_beside(taken: usize) -> Option<Result<usize, PortError>> {
     let dir = TempDir::new();
     let opened = std::thread::spawn(move || {
@@ -413,7 +413,7 @@ fn a_burst_of_management_datagrams_waits_for_a_slow_process() {
         got[i] += count;
         got
     };
-    // One takes its share while the other sleeps: more waits than a socket holds.
+    // One port receives its copies while the other sleeps: more wait than a socket holds.
     let start = Instant::now();
     let mut rounds = 0;
     while (take(0)[0] < COUNT / 4 || rounds < 1000) && start.elapsed() < Duration::from_secs(10) {
@@ -431,13 +431,13 @@ fn a_burst_of_management_datagrams_waits_for_a_slow_process() {
 #[test]
 fn a_process_that_has_stopped_does_not_keep_management_datagrams_from_others() {
     let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
-    // The kernel numbers them in this order, and the first never looks at anything.
+    // The kernel numbers them in this order, and the first one never reads anything.
     let _stopped = open(addr, &dir);
     let mut ports = [open(addr, &dir), open(addr, &dir)];
     let peer = Peer::new(addr);
     let frame = management(280, 0x8001_0000);
     let (mut got, mut sent) = ([0; 2], 0);
-    // Far more than wait for the one that has stopped, in sockets and in memory.
+    // Far more than fit, in sockets and in memory, for the stopped port.
     while sent < 20_000 && clock.elapsed() < Duration::from_secs(20) {
         peer.socket.send_to(&frame, peer.to).expect("loopback takes datagrams");
         sent += 1;

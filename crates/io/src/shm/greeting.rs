@@ -1,4 +1,4 @@
-//! What a writer says when it brings a ring.
+//! The message with which a writer offers a ring.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,19 +8,19 @@ use super::ring::is_capacity;
 
 const MAGIC: [u8; 8] = *b"bwlring1";
 pub(super) const GREETING_LEN: usize = 40;
-/// What the reader says if it takes the ring.
+/// The reader's reply if it accepts the ring.
 pub(super) const ANSWER: [u8; 8] = *b"bwlring+";
-/// What a writer says to wake its reader.
+/// The writer's message to wake its reader.
 pub(super) const WAKE: [u8; 1] = [1];
 
-/// A ring from an engine to another.
+/// The offer of a ring from one engine to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
-    /// Who writes to it.
+    /// The writer.
     pub(super) from: PeerEngine,
-    /// The prefix of who reads it.
+    /// The reader's prefix.
     pub(super) to_prefix: u8,
-    /// What it holds.
+    /// The ring's capacity in bytes.
     pub(super) capacity: usize,
 }
 
@@ -58,7 +58,7 @@ impl Greeting {
     }
 }
 
-/// The name under which an engine waits for rings.
+/// The name under which an engine listens for rings.
 pub(super) fn name_of(uid: u32, (addr, udp_port, prefix): PeerEngine) -> String {
     format!("bowline-shm/{uid}/{addr}/{udp_port}/{prefix:02x}")
 }

@@ -12,17 +12,17 @@ use super::{Counters, MAX_CHANNELS};
 use crate::port::FrameSink;
 use crate::sys::{Epoll, SeqPacket, effective_uid, interface_of, peer_uid};
 
-/// Connections that have not said yet what they want.
+/// Most connections that have not offered a ring yet.
 const MAX_GUESTS: usize = 64;
-/// How long they may take.
+/// How long they have to do so.
 const GUEST_NS: u64 = 1_000_000_000;
-/// Accepted in one go.
+/// Connections accepted in one call.
 const MAX_ACCEPTS: usize = 16;
-/// Wake-ups taken from a connection in one go.
+/// Wake-ups read from a connection in one call.
 const MAX_WAKES: usize = 64;
-/// Bytes handed to the engine at a time: what stays in the first-level cache until it is copied on.
+/// Bytes passed to the engine at a time: they stay in the L1 cache until they are copied on.
 const PIECE_BYTES: usize = 16 << 10;
-/// Bytes read from a ring before the next one has its turn.
+/// Bytes read from a ring before the next one gets its turn.
 const TURN_BYTES: usize = 128 << 10;
 const TTL: u8 = 64;
 
@@ -31,12 +31,12 @@ pub(super) struct Inbound {
     to: (IpAddr, u8),
     channels: Vec<Channel>,
     guests: Vec<Guest>,
-    /// Whose turn it is to be read first.
+    /// The ring to read first.
     turn: usize,
     piece: Vec<u8>,
 }
 
-/// A connection that has brought no ring yet.
+/// A connection that has not offered a ring yet.
 struct Guest {
     id: u64,
     socket: SeqPacket,
@@ -48,10 +48,10 @@ struct Channel {
     socket: SeqPacket,
     reader: RingReader,
     from: (IpAddr, u16),
-    /// Nothing has been read yet: packets that its writer sent by UDP before may still be on their
-    /// way.
+    /// Nothing has been read yet: packets that its writer sent by UDP before may still be in
+    /// flight.
     fresh: bool,
-    /// The writer is gone. What it has left behind is still read.
+    /// The writer is gone. What it has written is still read.
     gone: bool,
 }
 
@@ -70,8 +70,8 @@ impl Inbound {
         self.channels.is_empty()
     }
 
-    /// Lets those in who want to bring a ring. An error other than that nobody waits is to be
-    /// waited out.
+    /// Accepts connections that want to offer a ring. After any error other than that none is
+    /// pending, the caller has to wait before the next call.
     pub(super) fn accept(
         &mut self,
         now: Time,
@@ -97,7 +97,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// The connection with this number has something to say, if it is one of these.
+    /// Reads from the connection `id`, if it is one of these.
     pub(super) fn hear(&mut self, id: u64, counters: &mut Counters) {
         if let Some(at) = self.guests.iter().position(|guest| guest.id == id) {
             self.hear_guest(at, counters);
@@ -127,7 +127,7 @@ impl Inbound {
         }
     }
 
-    /// Takes a ring, if everything about it is right.
+    /// Accepts a ring, if its offer is valid.
     fn admit(&self, guest: Guest, said: &[u8], file: OwnedFd) -> io::Result<Channel> {
         let refused = || io::Error::from(io::ErrorKind::InvalidData);
         let greeting = Greeting::parse(said).ok_or_else(refused)?;
@@ -143,7 +143,7 @@ impl Inbound {
         Ok(Channel { id, socket, reader, from: (addr, port), fresh: true, gone: false })
     }
 
-    /// Shows those out who do not say what they want.
+    /// Closes connections that offer no ring in time.
     pub(super) fn tire(&mut self, now: Time) {
         self.guests.retain(|guest| now.nanos_since(guest.since) < GUEST_NS);
     }
@@ -154,7 +154,7 @@ impl Inbound {
         self.channels.iter().any(|channel| channel.fresh && !channel.reader.is_empty())
     }
 
-    /// Hands what is in the rings to `sink`, within bounds; returns how many frames.
+    /// Passes the rings' contents to `sink`, within bounds; returns the number of frames.
     #[inline]
     pub(super) fn read(&mut self, sink: &mut dyn FrameSink, counters: &mut Counters) -> usize {
         let count = self.channels.len();
@@ -176,7 +176,7 @@ impl Inbound {
         frames
     }
 
-    /// The port is about to sleep; `false` if there is something to read.
+    /// The port is about to sleep; returns `false` if there is something to read.
     pub(super) fn lie_down(&self) -> bool {
         for channel in &self.channels {
             channel.reader.lie_down();
@@ -197,7 +197,7 @@ impl Inbound {
 }
 
 impl Channel {
-    /// Takes wake-ups, and notices the end.
+    /// Reads wake-ups, and detects the end of the connection.
     fn hear(&mut self) {
         let mut said = [0; 8];
         for _ in 0..MAX_WAKES {
@@ -250,8 +250,8 @@ impl Channel {
         frames
     }
 
-    /// The writer has broken the rules: nothing more is read, and it is told by the connection's
-    /// end.
+    /// The writer has broken the protocol: nothing more is read, and closing the connection tells
+    /// it.
     #[cold]
     fn close(&mut self) {
         self.gone = true;

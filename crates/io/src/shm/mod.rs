@@ -1,9 +1,10 @@
 //! Shared memory between the processes of a user on a host (`docs/shm.md`).
 //!
 //! A [`ShmPort`] has a UDP port below it and rings beside it. Each ring carries bursts from one
-//! engine to another ([`ring`]); it is made by the writer and passed to the reader over a socket
-//! ([`greeting`]). Whoever has no ring is reached by UDP. Nothing that another process writes is
-//! believed before it has been copied and checked, and nothing outlives the processes that use it.
+//! engine to another ([`ring`]); the writer creates it and passes it to the reader over a socket
+//! ([`greeting`]). Engines without a ring are reached by UDP. Nothing that another process writes
+//! is trusted before it has been copied and checked, and nothing outlives the processes that use
+//! it.
 
 mod bell;
 mod greeting;
@@ -32,25 +33,25 @@ use ring::Record;
 #[doc(hidden)]
 pub use script::play_hostile_ring;
 
-/// What a ring holds: some bursts, little enough to stay in a core's own cache.
+/// A ring's capacity: some bursts, little enough to stay in a core's own cache.
 const RING_BYTES: usize = 1 << 20;
-/// Rings that a port reads from, and as many that it writes to.
+/// Most rings that a port reads from, and likewise that it writes to.
 const MAX_CHANNELS: usize = 256;
-/// How often connections are looked at while the port does not sleep.
+/// How often connections are polled while the port does not sleep.
 const SERVICE_NS: u64 = 100_000;
-/// How soon to look again after finding no room in a ring.
+/// How soon to check again when a ring is full.
 const RECHECK_NS: u64 = 20_000;
-/// How often the UDP socket is looked at while it is silent and there are rings: looking costs a
-/// system call.
+/// How often the UDP socket is polled while it is silent and there are rings: a poll costs a system
+/// call.
 const UDP_NS: u64 = 20_000;
-/// It is silent if nothing has come for so long.
+/// The socket is silent if nothing has arrived for this long.
 const UDP_SILENT_NS: u64 = 1_000_000;
-/// How often to drain the UDP socket before a ring's first burst is read.
+/// Most drains of the UDP socket before a ring's first burst is read.
 const MAX_DRAINS: usize = 64;
-/// How long to leave a listener alone that could not accept, for want of descriptors.
+/// How long to stop listening after an accept failed for lack of descriptors.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 
-/// Tokens of what is waited for besides connections, whose numbers begin behind them.
+/// Tokens of the descriptors besides connections; connection numbers start after these.
 const LISTENER: u64 = 0;
 const NUDGE: u64 = 1;
 const FIRST_ID: u64 = 2;
@@ -61,27 +62,27 @@ pub struct ShmPort {
     udp: UdpPort,
     epoll: Epoll,
     listener: SeqPacket,
-    /// When to listen again, if that had to be given up for a while.
+    /// When to listen again, if listening was paused.
     listen_again: Option<Time>,
-    /// Readable from when somebody receives until the port is about to sleep again: whoever sleeps
-    /// on the port meanwhile is to go through [`Port::before_sleep`] again, because wake-ups have
-    /// been called off.
+    /// Readable from a receive until the port is about to sleep again. A thread that sleeps on the
+    /// port meanwhile then goes through [`Port::before_sleep`] again, because the receive has
+    /// cancelled the wake-ups.
     nudge: EventFd,
     inbound: Inbound,
     outbound: Outbound,
     new_id: u64,
-    /// Readers are about to sleep, or do.
+    /// The rings' readers are marked as asleep.
     slept: bool,
     next_service: Time,
     next_udp: Time,
-    /// When something came by UDP.
+    /// When a frame last arrived by UDP.
     udp_heard: Time,
-    /// When to look again for room in a ring.
+    /// When to check a full ring again.
     recheck: Option<Time>,
     counters: Counters,
 }
 
-/// What the rings have done and seen.
+/// Counters of the rings.
 #[derive(Clone, Copy, Default)]
 struct Counters {
     tx_bursts: u64,
@@ -99,8 +100,8 @@ struct Counters {
 }
 
 impl ShmPort {
-    /// Puts rings beside a UDP port that other processes may share. `detail` is told whom on this
-    /// host there is no ring to.
+    /// Adds rings to a UDP port that other processes may share. `detail` is called for each engine
+    /// on this host without a ring.
     pub fn new(udp: UdpPort, detail: fn(&str)) -> Result<ShmPort, PortError> {
         let caps = udp.caps();
         let prefix = udp.qpn_prefix();
@@ -148,7 +149,7 @@ impl ShmPort {
         self.outbound.route(now, burst.peer(), &mut self.new_id, &self.epoll)
     }
 
-    /// Writes a burst to a ring; `false` if it has to wait.
+    /// Writes a burst to a ring; returns `false` if it has to wait.
     #[inline]
     fn write(&mut self, now: Time, at: usize, burst: &Burst, bytes: &[u8]) -> bool {
         let record = Record {
@@ -175,8 +176,8 @@ impl ShmPort {
         true
     }
 
-    /// Sends bursts that have no ring by UDP, from the `next` on; returns how many, and whether
-    /// more can follow.
+    /// Sends bursts without a ring by UDP, from `next` on; returns how many, and whether more can
+    /// follow.
     fn send_by_udp(
         &mut self,
         now: Time,
@@ -185,7 +186,7 @@ impl ShmPort {
     ) -> Result<(usize, bool), PortError> {
         let bursts = &batch.bursts()[next..];
         if !bursts[0].is_summed() {
-            // Made for a ring that is gone: nobody else would take a packet without an ICRC.
+            // Made for a ring that is gone: no other receiver accepts a packet without an ICRC.
             self.counters.drop_gone += bursts[0].packet_count() as u64;
             return Ok((1, true));
         }
@@ -200,7 +201,7 @@ impl ShmPort {
         Ok((taken, taken == count))
     }
 
-    /// Looks after connections.
+    /// Services the connections.
     #[cold]
     fn service(&mut self, now: Time) {
         self.next_service = now.plus_nanos(SERVICE_NS);
@@ -210,7 +211,7 @@ impl ShmPort {
                 LISTENER => {
                     let (listener, epoll) = (&self.listener, &self.epoll);
                     if self.inbound.accept(now, listener, &mut self.new_id, epoll).is_err() {
-                        // It would stay readable, and keep everybody awake.
+                        // Otherwise it stays readable and nobody can sleep.
                         self.epoll.remove(self.listener.as_raw_fd());
                         self.listen_again = Some(now.plus_nanos(ACCEPT_PAUSE_NS));
                     }
@@ -230,7 +231,7 @@ impl ShmPort {
         self.outbound.tire(now);
     }
 
-    /// Takes what is in the UDP socket, if it is worth looking.
+    /// Receives from the UDP socket, if it is due.
     #[inline]
     fn recv_by_udp(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         if now < self.next_udp {
@@ -245,8 +246,8 @@ impl ShmPort {
         Ok(frames)
     }
 
-    /// Takes everything that came by UDP before a writer had its ring: read behind what is in the
-    /// ring, it would look like loss.
+    /// Receives everything that arrived by UDP before the writer had its ring: delivered after the
+    /// ring's contents, it would look like loss.
     #[cold]
     fn drain_udp(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         let mut frames = 0;
@@ -270,7 +271,7 @@ impl Port for ShmPort {
         let bursts = batch.bursts();
         let mut next = from;
         while let Some(burst) = bursts.get(next) {
-            // A burst that was sent in part by UDP goes on there.
+            // A burst partly sent by UDP is completed there.
             let begun = next == from && self.udp.is_amid_burst();
             let goes_on = match self.ring_to(now, burst).filter(|_| !begun) {
                 Some(at) => {
@@ -325,7 +326,7 @@ impl Port for ShmPort {
         let mut fds = self.udp.fds();
         fds.read[2] = Some(self.epoll.as_raw_fd());
         if self.recheck.is_some() {
-            // Room in a ring cannot be slept on.
+            // There is no descriptor for space in a ring.
             fds.write = None;
         }
         fds

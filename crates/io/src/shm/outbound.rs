@@ -1,4 +1,4 @@
-//! Rings to other engines: who has one, who gets one, and who is reached by UDP.
+//! Rings to other engines: which engines have one, are offered one, or are reached by UDP.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,27 +12,28 @@ use super::ring::{Record, RingWriter};
 use super::{Counters, MAX_CHANNELS, RING_BYTES};
 use crate::sys::{Epoll, SeqPacket, effective_uid, interface_of, peer_uid};
 
-/// How soon to look again for an engine that has no ring, and then less and less often.
+/// How soon to try again to reach an engine without a ring; the interval then grows.
 const ABSENT_MIN_NS: u64 = 100_000_000;
 const ABSENT_MAX_NS: u64 = 10_000_000_000;
-/// How long an engine may take to answer a greeting.
+/// How long an engine may take to reply to an offer.
 const GREETING_NS: u64 = 2_000_000_000;
-/// A reader that has read nothing for so long is stopped, not just without a core: not waited for.
+/// A reader that has read nothing for this long is stopped, not just without a core: do not wait
+/// for it.
 const STALL_NS: u64 = 100_000_000;
-/// After so long its ring is given up: it may be held by a child of a process that is dead, while
-/// another process has its place.
+/// After this long its ring is given up: a child of a dead process may hold it, while another
+/// process has taken over the address.
 const GIVE_UP_NS: u64 = 1_000_000_000;
-/// Engines that are remembered to have no ring.
+/// Most engines remembered as having no ring.
 const MAX_PEERS: usize = 4096;
 
-/// What became of a burst.
+/// The outcome of writing a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// It is in the ring.
     Taken,
-    /// There is no room for it now.
+    /// The ring is full now.
     Full,
-    /// There has been no room for it for too long.
+    /// The ring has been full for too long.
     Stalled,
     /// The ring is gone.
     Gone,
@@ -40,14 +41,14 @@ pub(super) enum Sent {
 
 /// The rings that a port writes to.
 pub(super) struct Outbound {
-    /// Whose rings they are.
+    /// The writer's engine.
     from: PeerEngine,
     peers: Vec<Peer>,
     by_engine: HashMap<PeerEngine, usize>,
-    /// Whom the last burst was for, and most likely the next.
+    /// Receiver of the last burst, and most likely of the next.
     last: usize,
     clean: Option<Arc<CleanPaths>>,
-    /// Written to since readers were last woken.
+    /// Rings written to since readers were last woken.
     touched: Vec<usize>,
     detail: fn(&str),
 }
@@ -56,14 +57,14 @@ struct Peer {
     engine: PeerEngine,
     state: State,
     absent_ns: u64,
-    /// It was said that it has no ring.
+    /// Its lack of a ring has been reported.
     told: bool,
 }
 
 enum State {
-    /// Reached by UDP; to be looked for again then.
+    /// Reached by UDP; try again at this time.
     Absent(Time),
-    /// It has been offered a ring, and has until then to take it.
+    /// Offered a ring, with a deadline for the reply.
     Greeted(Channel, Time),
     Open(Channel),
 }
@@ -72,7 +73,7 @@ struct Channel {
     id: u64,
     socket: SeqPacket,
     writer: RingWriter,
-    /// There was no room: how far the reader had read then, and since when.
+    /// The ring was full: how far the reader had read then, and since when.
     full: Option<(u64, Time)>,
     touched: bool,
 }
@@ -90,12 +91,12 @@ impl Outbound {
         }
     }
 
-    /// To whom packets need no ICRC.
+    /// Engines that need no ICRC on packets.
     pub(super) fn clean(&self) -> Option<&Arc<CleanPaths>> {
         self.clean.as_ref()
     }
 
-    /// Where the ring to an engine is. If there is none, the engine is perhaps offered one.
+    /// The index of the ring to an engine. If there is none, the engine may be offered one.
     #[inline]
     pub(super) fn route(
         &mut self,
@@ -155,7 +156,7 @@ impl Outbound {
         }
     }
 
-    /// An engine has no ring, or none any more.
+    /// An engine has no ring, or has lost it.
     fn absent(&mut self, now: Time, at: usize, why: &io::Error) {
         let was_open = matches!(self.peers[at].state, State::Open(_));
         let peer = &mut self.peers[at];
@@ -165,7 +166,7 @@ impl Outbound {
             self.list();
         }
         let (addr, _, prefix) = self.peers[at].engine;
-        // Of other hosts nobody expects a ring.
+        // Engines on other hosts never have a ring.
         let is_here = !self.peers[at].told && matches!(interface_of(addr), Ok(Some(_)));
         if is_here {
             self.peers[at].told = true;
@@ -181,7 +182,7 @@ impl Outbound {
         }
     }
 
-    /// Whether anybody on this host is reached by UDP for want of a ring.
+    /// How many engines on this host are reached by UDP for lack of a ring.
     pub(super) fn fallbacks(&self) -> u64 {
         self.peers.iter().filter(|peer| peer.told).count() as u64
     }
@@ -216,7 +217,7 @@ impl Outbound {
         }
     }
 
-    /// Wakes readers that sleep beside what was written.
+    /// Wakes the sleeping readers of rings that were written to.
     #[inline]
     pub(super) fn wake_readers(&mut self, counters: &mut Counters) {
         while let Some(at) = self.touched.pop() {
@@ -224,15 +225,14 @@ impl Outbound {
                 channel.touched = false;
                 if channel.writer.rings() {
                     counters.wakes += 1;
-                    // One that has heard enough already is awake, and one that is gone will be
-                    // noticed.
+                    // A reader with a full socket is awake, and one that is gone will be noticed.
                     let _ = channel.socket.send(&WAKE, None);
                 }
             }
         }
     }
 
-    /// The connection with this number has something to say, if it is one of these.
+    /// Reads from the connection `id`, if it is one of these.
     pub(super) fn hear(&mut self, now: Time, id: u64, counters: &mut Counters) {
         let Some(at) = self.peers.iter().position(|peer| peer.id() == Some(id)) else { return };
         let mut said = [0; ANSWER.len()];
@@ -247,7 +247,7 @@ impl Outbound {
                     return self.absent(now, at, &gone);
                 }
                 Ok((len, _)) if said[..len] == ANSWER => self.answered(now, at, counters),
-                // Readers have nothing else to say.
+                // Readers send nothing else.
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => return self.absent(now, at, &error),
@@ -269,7 +269,7 @@ impl Outbound {
         self.list();
     }
 
-    /// Gives up engines that do not answer.
+    /// Gives up on engines that do not reply.
     pub(super) fn tire(&mut self, now: Time) {
         for at in 0..self.peers.len() {
             if let State::Greeted(_, until) = self.peers[at].state
@@ -280,7 +280,7 @@ impl Outbound {
         }
     }
 
-    /// Brings the list of clean paths up to date.
+    /// Updates the list of clean paths.
     fn list(&mut self) {
         let open = self.peers.iter().filter(|peer| matches!(peer.state, State::Open(_)));
         let paths = CleanPaths::new(open.map(|peer| peer.engine));
@@ -298,7 +298,7 @@ impl Peer {
 }
 
 impl Channel {
-    /// There is no room: for how long the reader has read nothing.
+    /// The ring is full: returns for how long the reader has read nothing.
     #[cold]
     fn wait(&mut self, now: Time) -> u64 {
         let head = self.writer.head();
@@ -312,7 +312,7 @@ impl Channel {
     }
 }
 
-/// Connects to an engine of this user and brings it a ring.
+/// Connects to an engine of this user and offers it a ring.
 fn greet(from: PeerEngine, to: PeerEngine, id: u64, epoll: &Epoll) -> io::Result<Channel> {
     let me = effective_uid();
     let socket = SeqPacket::connect(&name_of(me, to))?;

@@ -1,12 +1,12 @@
-//! A ring of bursts in memory that two processes share: one writes, the other reads.
+//! A ring of bursts in memory shared by two processes: one writes, the other reads.
 //!
-//! Both positions count bytes since the beginning and never wrap in practice. Each end keeps its
-//! own position privately, publishes it, and checks the other's each time: it may move forward
-//! only, and never so far that more is in the ring than fits. A record is read once: header and
-//! packets are copied before anything in them is looked at. So an end that breaks the rules can
-//! garble its own packets, and nothing else.
+//! Both positions count bytes from the start and never wrap in practice. Each end keeps its own
+//! position privately, publishes it, and checks the other's each time: that may only move forward,
+//! and never so far that the ring would hold more than its capacity. A record is read once: header
+//! and packets are copied before they are examined. So an end that breaks the rules can garble its
+//! own packets, and nothing else.
 //!
-//! Records begin at multiples of their header's length, so that a header never wraps around the end
+//! Records start at multiples of their header's length, so that a header never wraps around the end
 //! of the ring.
 
 use std::io;
@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 use super::bell::Bell;
 use crate::sys::SharedArea;
 
-/// Where the words are: each in cache lines of its own, since the two ends write them at the same
-/// time.
+/// Offsets of the shared words: each in its own cache lines, since the two ends write them
+/// concurrently.
 const TAIL_AT: usize = 0;
 const HEAD_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
@@ -26,23 +26,23 @@ const DATA_AT: usize = 4096;
 pub(super) const RECORD_HEADER: usize = 16;
 const MAGIC: u16 = 0xb0e1;
 
-/// What a ring may hold.
+/// Limits of a ring's capacity.
 const MIN_CAPACITY: usize = 64 << 10;
 const MAX_CAPACITY: usize = 64 << 20;
-/// No packet is longer: a bound on what a reader copies at a time.
+/// No packet is longer: bounds what a reader copies at a time.
 const MAX_SEGMENT: u32 = 1 << 16;
 
-/// Whether a ring may have this capacity: a power of two, within reason.
+/// Whether this is a valid capacity: a power of two, within limits.
 pub(super) fn is_capacity(bytes: u64) -> bool {
     bytes.is_power_of_two() && (MIN_CAPACITY as u64..=MAX_CAPACITY as u64).contains(&bytes)
 }
 
-/// What a burst is, besides its bytes.
+/// A burst without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Of all packets together.
+    /// Length of all packets together.
     pub(super) bytes: u32,
-    /// Of each packet but the last, which may be shorter.
+    /// Length of each packet but the last, which may be shorter.
     pub(super) segment_len: u32,
     /// TOS or traffic class.
     pub(super) tos: u8,
@@ -51,7 +51,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Bytes that it takes in the ring.
+    /// Bytes that it occupies in the ring.
     fn room(&self) -> u64 {
         RECORD_HEADER as u64 + u64::from(self.bytes).next_multiple_of(RECORD_HEADER as u64)
     }
@@ -66,7 +66,7 @@ impl Record {
         out
     }
 
-    /// A record, if its fields agree with each other.
+    /// A record, if its fields are consistent.
     fn parse(from: [u8; RECORD_HEADER]) -> Option<Record> {
         let [b0, b1, b2, b3, s0, s1, s2, s3, m0, m1, tos, summed, rest @ ..] = from;
         let bytes = u32::from_le_bytes([b0, b1, b2, b3]);
@@ -79,12 +79,12 @@ impl Record {
     }
 }
 
-/// The other end does what it cannot do. The ring is of no use any more.
+/// The other end has violated the protocol. The ring is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Breach(pub(super) &'static str);
 
-/// What both ends have.
+/// Common to both ends.
 struct Ring {
     area: SharedArea,
     capacity: usize,
@@ -96,7 +96,7 @@ impl Ring {
         Bell { tail: self.area.word(TAIL_AT), asleep: self.area.word(ASLEEP_AT) }
     }
 
-    /// The bytes at a position, in the two pieces that the end of the ring cuts them into.
+    /// The bytes at a position, as two pieces, split where the ring wraps.
     #[inline]
     fn pieces(&self, at: u64, len: usize) -> [(usize, usize); 2] {
         let start = (at & (self.capacity as u64 - 1)) as usize;
@@ -109,29 +109,29 @@ impl Ring {
 pub(super) struct RingWriter {
     ring: Ring,
     tail: u64,
-    /// How far the reader had read when it was last asked.
+    /// The reader's position when last read.
     head: u64,
 }
 
 impl RingWriter {
-    /// A ring of its own.
+    /// Creates a ring.
     pub(super) fn create(capacity: usize) -> io::Result<RingWriter> {
         assert!(is_capacity(capacity as u64), "a ring of {capacity} bytes");
         let area = SharedArea::create(DATA_AT + capacity)?;
         Ok(RingWriter { ring: Ring { area, capacity }, tail: 0, head: 0 })
     }
 
-    /// What the reader needs.
+    /// The file to pass to the reader.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.ring.area.file()
     }
 
-    /// How far the reader has read, as it was last heard.
+    /// The reader's position, as last read.
     pub(super) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Writes a burst and publishes it; `false` if there is no room for it now.
+    /// Writes a burst and publishes it; returns `false` if it does not fit now.
     #[inline]
     pub(super) fn write(&mut self, record: &Record, bytes: &[u8]) -> Result<bool, Breach> {
         let room = record.room();
@@ -161,7 +161,7 @@ impl RingWriter {
     }
 
     fn ask_reader(&mut self) -> Result<(), Breach> {
-        // Acquires what the reader has done: it has copied what is now overwritten.
+        // Acquire: the reader has finished copying what is about to be overwritten.
         let head = self.ring.area.word(HEAD_AT).load(Ordering::Acquire);
         if !(self.head..=self.tail).contains(&head) {
             return Err(Breach("the reader claims to have read what was not written"));
@@ -177,28 +177,28 @@ impl RingWriter {
     }
 }
 
-/// Packets of one burst: as many as were taken at a time.
+/// Some packets of one burst, as many as were read at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) record: Record,
-    /// How many packets of the burst are before them.
+    /// Number of packets of the burst before these.
     pub(super) first: usize,
 }
 
 /// The reading end.
 pub(super) struct RingReader {
     ring: Ring,
-    /// Where the record begins that is read, or the next.
+    /// Start of the current record, or of the next.
     head: u64,
-    /// How far the writer had written when it was last asked.
+    /// The writer's position when last read.
     tail: u64,
-    /// The record that is read, and how many of its bytes have been taken.
+    /// The current record, and how many of its bytes have been read.
     current: Option<(Record, usize)>,
     abandoned: bool,
 }
 
 impl RingReader {
-    /// A ring that another process has made.
+    /// A ring that another process has created.
     pub(super) fn open(file: OwnedFd, capacity: usize) -> io::Result<RingReader> {
         if !is_capacity(capacity as u64) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -214,7 +214,7 @@ impl RingReader {
         self.abandoned || (self.current.is_none() && self.ring.bell().published() == self.head)
     }
 
-    /// Takes whole packets of the next burst, about `most` bytes of them and at least one, into
+    /// Reads whole packets of the next burst, about `most` bytes and at least one packet, into
     /// `out`.
     #[inline]
     pub(super) fn read(&mut self, most: usize, out: &mut Vec<u8>) -> Result<Option<Piece>, Breach> {
@@ -235,7 +235,7 @@ impl RingReader {
         if len == left {
             self.current = None;
             self.head += record.room();
-            // Releases the space: everything in it has been copied.
+            // Release: everything in the freed space has been copied.
             self.ring.area.word(HEAD_AT).store(self.head, Ordering::Release);
         } else {
             self.current = Some((record, taken + len));
@@ -264,7 +264,7 @@ impl RingReader {
         }
     }
 
-    /// Nothing more is read: the ring is empty from now on.
+    /// Stops reading: the ring counts as empty from now on.
     pub(super) fn abandon(&mut self) {
         self.abandoned = true;
         self.current = None;

@@ -1,4 +1,4 @@
-//! The ring: what goes in comes out, and what cannot be right is refused.
+//! The ring returns what was written, and rejects what cannot be right.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -23,7 +23,7 @@ fn record(bytes: usize, segment_len: usize) -> Record {
     }
 }
 
-/// Takes a whole burst, about `most` bytes at a time.
+/// Reads a whole burst, about `most` bytes at a time.
 fn take(reader: &mut RingReader, most: usize) -> Option<(Record, Vec<u8>)> {
     let (mut all, mut out) = (Vec::new(), Vec::new());
     loop {
@@ -50,7 +50,7 @@ proptest! {
             let record = record(len, segment_len.min(len));
             let bytes: Vec<u8> = (0..len).map(|i| fill.wrapping_add(i as u8)).collect();
             while !writer.write(&record, &bytes).unwrap() {
-                // Nothing that fits an empty ring waits for ever.
+                // Anything that fits an empty ring is eventually written.
                 prop_assert_eq!(take(&mut reader, most), waiting.pop_front());
             }
             waiting.push_back((record, bytes));
@@ -85,7 +85,7 @@ fn a_reader_that_claims_what_was_not_written_is_found_out() {
         let bytes = vec![1; CAPACITY / 2];
         reader.scribble(128, &lie.to_le_bytes());
         let burst = record(bytes.len(), 4096);
-        // It is asked only when room is needed.
+        // The reader's position is read only when space is needed.
         let outcome = (0..3).map(|_| writer.write(&burst, &bytes)).find(Result::is_err);
         let wrote = CAPACITY / 2 + RECORD_HEADER;
         assert_eq!(outcome.is_some(), lie > wrote as u64, "{lie}");

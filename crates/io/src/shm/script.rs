@@ -3,16 +3,16 @@
 use super::ring::{Breach, RingReader, RingWriter};
 
 const CAPACITY: usize = 64 << 10;
-/// Most bytes that a reader takes at a time, in these scripts.
+/// Most bytes that a reader takes at a time in these scripts.
 const MOST: usize = 16 << 10;
-/// A segment is never longer, whatever a record says.
+/// Longest segment, whatever a record says.
 const MAX_PIECE: usize = 1 << 16;
 
 /// Plays `input` as a writer that may write anything anywhere in the ring at any time, and reads
 /// meanwhile. Each step is an operation, an offset and a value.
 ///
 /// # Panics
-/// If the reader hands out more than it may, or goes on after it has found the writer out.
+/// If the reader returns more than it may, or continues after it has detected a violation.
 pub fn play_hostile_ring(input: &[u8]) {
     let writer = RingWriter::create(CAPACITY).expect("memory for a ring");
     let file = writer.file().try_clone_to_owned().expect("a descriptor");
@@ -22,7 +22,7 @@ pub fn play_hostile_ring(input: &[u8]) {
         let [op, a, b, value @ ..] = *step;
         let at = usize::from(u16::from_le_bytes([a, b]));
         match op % 4 {
-            // The words: wherever the writer says that it is.
+            // The shared words: any position that the writer may claim.
             0 => reader.scribble(at % 64 * 8, &sparse(value)),
             1 => reader.scribble(at % 64 * 8, &sparse([value[0], value[1], 0, 0, 0])),
             // The records and what is in them.
@@ -53,7 +53,7 @@ fn sparse(value: [u8; 5]) -> [u8; 8] {
     (u64::from(u16::from_le_bytes([low, high])) << (shift % 64)).to_le_bytes()
 }
 
-/// A record's header that is right but for its lengths, perhaps.
+/// A valid record header, except perhaps for its lengths.
 fn header(value: [u8; 5]) -> [u8; 16] {
     let [b0, b1, s0, s1, flags] = value;
     [b0, b1, flags >> 6, 0, s0, s1, 0, 0, 0xe1, 0xb0, 0, flags & 1, 0, 0, 0, 0]
@@ -76,7 +76,7 @@ mod tests {
         }
     }
 
-    /// Two records are read; the words are not believed twice.
+    /// Two records are read; a shared word is never trusted twice.
     #[test]
     fn a_script_can_say_something_true() {
         let mut input = vec![3, 0, 0, 64, 0, 64, 0, 1];

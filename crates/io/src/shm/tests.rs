@@ -1,4 +1,4 @@
-//! Ports with shared memory: two in this process, which is as good as two processes to a ring.
+//! Ports with shared memory. Both are in this process: a ring cannot tell them from two processes.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use crate::udp::{Sharing, UdpConfig, UdpPort};
 const UDP_PORT: u16 = 14_793;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A registry of its own, so that tests do not meet.
+/// A separate registry, so that tests do not interfere.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -246,7 +246,7 @@ fn a_peer_that_closes_is_reached_by_udp_again_and_leaves_what_it_wrote() {
     assert_eq!(a.port.send(a.now(), &for_ring, 0).unwrap(), 1);
     let counters = a.port.counters();
     assert_eq!(counters.shm_drop_gone, 1, "nobody takes a packet without an ICRC");
-    // Somebody else at the same place gets a ring again.
+    // A new process at the same address gets a ring again.
     let mut c = End::new(ShmPort::new(udp(&dir.0, engine.0), |_| {}).unwrap());
     until("it has a ring", || {
         a.send(&c, &[64]);
@@ -297,8 +297,8 @@ fn a_sleeper_is_woken_and_nobody_else() {
     assert_eq!(woken(&a), before + 1);
     b.port.fds().wait_readable(PATIENCE).unwrap();
     assert_eq!(b.recv(), 2);
-    // Another thread received what the sleeper was to be woken for: the sleeper wakes up all the
-    // same, since nobody would tell it of what comes next.
+    // Another thread received what the sleeper was to be woken for. The sleeper still wakes up,
+    // since nothing else would announce the next arrival.
     assert!(b.port.before_sleep());
     b.recv();
     let start = Instant::now();
@@ -309,7 +309,7 @@ fn a_sleeper_is_woken_and_nobody_else() {
     assert!(!b.port.before_sleep());
 }
 
-/// Says something to a port's listener, and returns the connection.
+/// Sends bytes to a port's listener, and returns the connection.
 fn say(to: (IpAddr, u16, u8), bytes: &[u8], ring: Option<&RingWriter>) -> SeqPacket {
     let socket = SeqPacket::connect(&name_of(effective_uid(), to)).unwrap();
     socket.send(bytes, ring.map(RingWriter::file)).unwrap();
@@ -339,7 +339,7 @@ fn greetings_that_are_wrong_are_refused_and_cost_nothing() {
         b.recv();
         b.port.counters().shm_refused == 6
     });
-    // One that says nothing is shown out in time; one that is right is taken.
+    // A connection that sends nothing is closed in time; a valid one is accepted.
     connections.push(SeqPacket::connect(&name_of(effective_uid(), to)).unwrap());
     let taken = say(to, &right.emit(), Some(&ring));
     let mut said = [0; 64];

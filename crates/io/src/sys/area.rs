@@ -12,8 +12,7 @@ use bowline_wire::LiveBytes;
 use super::check;
 
 const NAME: &CStr = c"bowline-ring";
-/// Whoever has the file can neither make it shorter, which would turn reading it into a fault, nor
-/// longer.
+/// A process that has the file can neither shrink it, which would make reads fault, nor grow it.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A memory file of a fixed length, mapped for reading and writing.
@@ -47,8 +46,8 @@ impl SharedArea {
         SharedArea::map(file, len)
     }
 
-    /// Maps a file of somebody else's, if it cannot be pulled away: sealed, of exactly `len` bytes,
-    /// and ordinary memory. Huge pages would fault where none are left.
+    /// Maps another process's file, if it cannot be pulled away: it must be sealed, of exactly
+    /// `len` bytes, and ordinary memory. Huge pages would fault where none are left.
     pub(crate) fn open(file: OwnedFd, len: usize) -> io::Result<SharedArea> {
         let fd = file.as_raw_fd();
         // SAFETY: touches no memory of ours; fails for anything but a memory file.
@@ -77,8 +76,8 @@ impl SharedArea {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // A child would hold the ring of a process that is gone. Where that cannot be had, it holds
-        // it.
+        // Otherwise a forked child would keep the ring of a dead process alive. Where the kernel
+        // lacks this, it does.
         // SAFETY: the mapping that was just made; the parent's is not changed.
         let _ = unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;

@@ -1,4 +1,4 @@
-//! eBPF: a program at an interface's door, and the map that it finds sockets in.
+//! eBPF: an XDP program on an interface, and the map of its sockets.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,10 +18,10 @@ const LINK_CREATE: libc::c_int = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
-/// The program looks at the beginning of a frame only, wherever its rest is.
+/// The program reads only the start of a frame, wherever the rest is.
 const PROG_HAS_FRAGS: u32 = 1 << 5;
 
-/// Room for every member of the kernel's `union bpf_attr` that is used here. The kernel takes a
+/// Space for every member of the kernel's `union bpf_attr` that is used here. The kernel accepts a
 /// longer one than it knows if the rest is zeroes.
 #[repr(C, align(8))]
 struct Attr([u8; 128]);
@@ -44,7 +44,7 @@ impl Attr {
     }
 
     /// # Safety
-    /// Whatever pointers were set must be good for what `command` does with them.
+    /// All pointers that were set must be valid for what `command` does with them.
     unsafe fn call(&mut self, command: libc::c_int) -> io::Result<libc::c_int> {
         // SAFETY: passes the address and size of a live attribute; the caller vouches for the rest.
         let ret = unsafe {
@@ -72,7 +72,7 @@ impl SocketMap {
         Ok(SocketMap { fd: owned(unsafe { attr.call(MAP_CREATE) }?) })
     }
 
-    /// Has frames of a queue go to a socket.
+    /// Redirects the frames of a queue to a socket.
     pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let (key, value) = (queue.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
         let mut attr = Attr::new()
@@ -97,7 +97,7 @@ pub(crate) struct XdpProgram {
 }
 
 impl XdpProgram {
-    /// Has the kernel check a program and take it.
+    /// Loads a program, which the kernel verifies.
     pub(crate) fn load(code: &[Instruction]) -> io::Result<XdpProgram> {
         let load = |flags| {
             let license = c"Dual MIT/GPL";
@@ -117,8 +117,8 @@ impl XdpProgram {
         Ok(XdpProgram { fd: owned(fd) })
     }
 
-    /// Puts the program at an interface's door, in the driver if that can, until what is returned
-    /// is dropped or the process ends, however it ends.
+    /// Attaches the program to an interface, in the driver if possible, until the returned value is
+    /// dropped or the process ends in any way.
     pub(crate) fn attach(&self, interface: u32) -> io::Result<Attached> {
         let mut attr = Attr::new()
             .u32(0, self.fd.as_raw_fd() as u32)
@@ -128,7 +128,7 @@ impl XdpProgram {
         Ok(Attached { _link: owned(unsafe { attr.call(LINK_CREATE) }?) })
     }
 
-    /// What the program says about a frame.
+    /// The program's verdict on a frame.
     #[cfg(test)]
     pub(crate) fn test_run(&self, frame: &[u8]) -> io::Result<u32> {
         let mut attr = Attr::new()
@@ -142,7 +142,7 @@ impl XdpProgram {
     }
 }
 
-/// A program's place at an interface. Dropping it takes the program away.
+/// A program's attachment to an interface. Dropping it detaches the program.
 pub(crate) struct Attached {
     _link: OwnedFd,
 }

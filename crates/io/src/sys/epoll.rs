@@ -1,11 +1,11 @@
-//! Many descriptors as one.
+//! Waits for many descriptors as one.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
 
-/// Descriptors that are waited for as one, each with a token.
+/// A set of descriptors that can be waited for as one, each with a token.
 pub(crate) struct Epoll {
     fd: OwnedFd,
 }
@@ -21,8 +21,8 @@ impl Epoll {
         Ok(Epoll { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Waits for `fd` to become readable, or for its other end to close, as well. Closing it ends
-    /// that.
+    /// Also waits for `fd` to become readable, or for its other end to close. Closing `fd` removes
+    /// it.
     pub(crate) fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
         let epoll = self.fd.as_raw_fd();
@@ -31,14 +31,14 @@ impl Epoll {
         Ok(())
     }
 
-    /// Waits for `fd` no longer.
+    /// Stops waiting for `fd`.
     pub(crate) fn remove(&self, fd: RawFd) {
         let none = std::ptr::null_mut();
         // SAFETY: removal takes no event.
         unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, none) };
     }
 
-    /// Tokens of those that are ready now, some of them.
+    /// Tokens of some descriptors that are ready now.
     pub(crate) fn ready(&self) -> impl Iterator<Item = u64> + use<> {
         let none = libc::epoll_event { events: 0, u64: 0 };
         let mut events = [none; MAX_EVENTS];

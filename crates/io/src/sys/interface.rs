@@ -1,4 +1,4 @@
-//! Which interface has an address, and what that interface carries.
+//! Which interface has an address, and the properties of that interface.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -32,8 +32,8 @@ pub struct LocalAddress {
 
 /// The addresses of this machine that can name a NIC, of interfaces that are up.
 ///
-/// Those that other hosts can reach come first, since programs that are not told otherwise take the
-/// first device. Link-local IPv6 addresses, which mean nothing without a scope, are left out.
+/// Addresses that other hosts can reach come first, since programs use the first device by default.
+/// Link-local IPv6 addresses, which mean nothing without a scope, are left out.
 pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     let mut found: Vec<LocalAddress> = Vec::new();
     for entry in list()?.iter().filter(|e| e.flags & libc::IFF_UP as libc::c_uint != 0) {
@@ -47,13 +47,13 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     Ok(found)
 }
 
-/// The interface that has `addr`, which may be any address of it; `None` if none has.
+/// The interface that has `addr`, which may be any of its addresses; `None` if there is none.
 pub fn local_address(addr: IpAddr) -> io::Result<Option<LocalAddress>> {
     let entry = list()?.into_iter().find(|entry| entry.covers(addr));
     entry.map(|e| e.located(addr)).transpose()
 }
 
-/// Finds the interface that has `addr`; `None` if none has.
+/// Finds the interface that has `addr`; `None` if there is none.
 pub(crate) fn interface_of(addr: IpAddr) -> io::Result<Option<Interface>> {
     let entry = list()?.into_iter().find(|entry| entry.covers(addr));
     entry.map(|e| describe(&e.name)).transpose()
@@ -142,14 +142,14 @@ fn describe(name: &CStr) -> io::Result<Interface> {
     Ok(Interface { index, mtu: u32::try_from(mtu).unwrap_or(0) })
 }
 
-/// A way to ask about one interface, again and again.
+/// Queries one interface repeatedly.
 pub(crate) struct InterfaceQuery {
     socket: OwnedFd,
     name: CString,
 }
 
 impl InterfaceQuery {
-    /// About the interface that has `addr`; `None` if none has.
+    /// For the interface that has `addr`; `None` if there is none.
     pub(crate) fn of(addr: IpAddr) -> io::Result<Option<InterfaceQuery>> {
         let entry = list()?.into_iter().find(|entry| entry.covers(addr));
         entry.map(|e| InterfaceQuery::new(&e.name)).transpose()
@@ -172,7 +172,7 @@ impl InterfaceQuery {
         Ok(flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0)
     }
 
-    /// Its Ethernet address; `None` if it is no Ethernet interface.
+    /// Its Ethernet address; `None` if it is not an Ethernet interface.
     pub(crate) fn ethernet_addr(&self) -> io::Result<Option<[u8; 6]>> {
         let request = self.ask(libc::SIOCGIFHWADDR as _)?;
         // SAFETY: a successful SIOCGIFHWADDR has set this member of the union.
@@ -181,7 +181,7 @@ impl InterfaceQuery {
         Ok(is_ethernet.then(|| std::array::from_fn(|i| addr.sa_data[i] as u8)))
     }
 
-    /// How many queues it receives by; one if it does not say.
+    /// The number of its receive queues; one if unknown.
     pub(crate) fn receive_queues(&self) -> u32 {
         /// The kernel's `struct ethtool_channels`: the command, four limits, four counts.
         #[repr(C)]

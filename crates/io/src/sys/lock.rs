@@ -1,8 +1,8 @@
 //! Locks on single bytes of a file that belong to an open file, not to a process.
 //!
 //! The kernel releases such a lock when the last descriptor of the open file is closed, be it by
-//! exit or by SIGKILL, so that a lock is a proof of life. Descriptors inherited over `fork` keep
-//! it, exactly as they keep a socket.
+//! exit or by SIGKILL, so a held lock proves that its owner lives. Descriptors inherited over
+//! `fork` keep it, exactly as they keep a socket.
 
 use std::fs::File;
 use std::io;

@@ -3,8 +3,8 @@
 use std::ffi::CString;
 use std::path::Path;
 
-/// Takes the calling thread, and no other, to a network of its own; `false`, with a word of why,
-/// where that cannot be had.
+/// Moves only the calling thread to a new network namespace; prints why and returns `false` where
+/// that is impossible.
 pub(crate) fn enter_own_network() -> bool {
     // SAFETY: `unshare` touches no memory, and concerns this thread alone.
     let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -14,20 +14,20 @@ pub(crate) fn enter_own_network() -> bool {
     entered
 }
 
-/// The calling thread's number, by which others can name its network.
+/// The calling thread's ID, by which others can name its network namespace.
 pub(crate) fn thread_id() -> i32 {
     // SAFETY: `gettid` touches no memory.
     unsafe { libc::gettid() }
 }
 
-/// Runs `ip`, on the network of the calling thread; `false` if it failed or is not there.
+/// Runs `ip` in the calling thread's network namespace; returns `false` if it failed or is missing.
 pub(crate) fn ip(arguments: &str) -> bool {
     let done = std::process::Command::new("ip").args(arguments.split(' ')).status();
     done.is_ok_and(|status| status.success())
 }
 
-/// Gives the calling thread, and no other, a small file system of memory at `dir`; `false`, with a
-/// word of why, where that cannot be had.
+/// Mounts a small in-memory file system at `dir` for the calling thread only; prints why and
+/// returns `false` where that is impossible.
 pub(crate) fn mount_small_memory(dir: &Path, bytes: usize) -> bool {
     let at = CString::new(dir.to_str().expect("a plain path")).expect("without zeroes");
     let size = CString::new(format!("size={bytes}")).expect("without zeroes");
@@ -55,8 +55,8 @@ pub(crate) fn mount_small_memory(dir: &Path, bytes: usize) -> bool {
     mounted
 }
 
-/// Makes the calling thread, and no other, another user's; `false`, with a word of why, where that
-/// takes rights that this process does not have.
+/// Switches only the calling thread to another user; prints why and returns `false` where the
+/// process lacks the privilege.
 pub(crate) fn become_user(uid: u32) -> bool {
     // SAFETY: the system call itself, unlike the library's function, concerns this thread alone.
     let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) } == 0;

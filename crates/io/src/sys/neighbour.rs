@@ -1,8 +1,7 @@
-//! Netlink: by which neighbour the kernel would send to an address, and what that one's Ethernet
-//! address is.
+//! Netlink: the neighbour by which the kernel would reach an address, and its Ethernet address.
 //!
-//! The kernel answers such requests before the call that sends them returns, so that nothing here
-//! waits.
+//! The kernel answers such requests before the call that sends them returns, so nothing here
+//! blocks.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +11,7 @@ use super::check;
 
 /// The kernel's `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// `struct rtmsg` and `struct ndmsg` are as long.
+/// Length of `struct rtmsg`, and of `struct ndmsg`.
 const BODY: usize = 12;
 /// `NUD_VALID`: states in which a neighbour's address can be used.
 const USABLE: u16 = libc::NUD_PERMANENT
@@ -22,23 +21,23 @@ const USABLE: u16 = libc::NUD_PERMANENT
     | libc::NUD_STALE
     | libc::NUD_DELAY;
 
-/// Where packets for an address go first.
+/// The next hop of packets for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
-    /// To this address, the packets' own or a router's, by the interface that was asked about.
+    /// This address, the destination itself or a router, by the queried interface.
     Via(IpAddr),
-    /// Nowhere by that interface: no route, or the address is this host's own.
+    /// None by that interface: no route, or the address is this host's own.
     None,
 }
 
-/// Answers about the neighbours of one interface.
+/// Queries about the neighbours of one interface.
 pub(crate) struct Neighbours {
     socket: OwnedFd,
     interface: u32,
 }
 
 impl Neighbours {
-    /// About the interface with this index.
+    /// For the interface with this index.
     pub(crate) fn of(interface: u32) -> io::Result<Neighbours> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: `socket` touches no memory.
@@ -47,7 +46,7 @@ impl Neighbours {
         Ok(Neighbours { socket: unsafe { OwnedFd::from_raw_fd(fd) }, interface })
     }
 
-    /// Where packets for `dst` go first.
+    /// The next hop of packets for `dst`.
     pub(crate) fn hop(&self, dst: IpAddr) -> Hop {
         let mut body = [0; BODY];
         body[0] = family(dst);
@@ -77,12 +76,12 @@ impl Neighbours {
         addr.try_into().ok()
     }
 
-    /// Tells the kernel that a neighbour is talked to: it finds out the address if it does not know
-    /// it, and from time to time whether it is still the same.
+    /// Tells the kernel that a neighbour is in use, so that it resolves the address if it does not
+    /// know it, and revalidates it from time to time.
     pub(crate) fn call(&self, neighbour: IpAddr) {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_ACK;
         let request = self.about(libc::RTM_NEWNEIGH, flags, neighbour, libc::NTF_USE);
-        // Nothing is lost by a refusal: what is not known stays so, and is asked for again.
+        // A refusal is harmless: the address stays unknown, and is requested again.
         let _ = self.ask(request);
     }
 
@@ -160,11 +159,11 @@ impl Request {
     }
 }
 
-/// The kernel's message back.
+/// The kernel's reply.
 struct Answer(Vec<u8>);
 
 impl Answer {
-    /// An answer that is no error.
+    /// Accepts a reply that is not an error.
     fn check(bytes: Vec<u8>) -> io::Result<Answer> {
         let kind = bytes.get(4..6).map(|k| u16::from_ne_bytes([k[0], k[1]]));
         let code = bytes.get(HEADER..HEADER + 4).and_then(|c| c.try_into().ok());
@@ -221,7 +220,7 @@ mod tests {
             let cut = Answer(bytes[..len].to_vec());
             assert!(cut.attribute(5).is_none() || len >= bytes.len() - 2, "{len}");
         }
-        // A length that would stand still or lead outside.
+        // A length that would not advance, or leads outside.
         for len in [0_u16, 3, 200] {
             let mut wrong = bytes.clone();
             wrong[HEADER + BODY..][..2].copy_from_slice(&len.to_ne_bytes());

@@ -1,18 +1,19 @@
-//! Netlink: the kernel tells when network interfaces change.
+//! Netlink: the kernel's notifications of interface changes.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
 
-/// News of interfaces that go up or down, lose or get a carrier. Readable while there are some.
+/// Notifications of interfaces that go up or down, lose or get a carrier. Readable while any are
+/// pending.
 #[derive(Debug)]
 pub struct LinkNews {
     socket: OwnedFd,
 }
 
 impl LinkNews {
-    /// News from now on, of the calling thread's network namespace.
+    /// Notifications from now on, for the calling thread's network namespace.
     pub fn open() -> io::Result<LinkNews> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: `socket` touches no memory.
@@ -29,8 +30,8 @@ impl LinkNews {
         Ok(LinkNews { socket })
     }
 
-    /// Takes all news there are; says whether there were any. What they are is left to be asked
-    /// for: news can be lost when many come at once.
+    /// Consumes all pending notifications; returns whether there were any. The caller has to query
+    /// what changed: notifications can be lost when many come at once.
     pub fn take(&self) -> bool {
         let mut any = false;
         loop {
@@ -38,7 +39,7 @@ impl LinkNews {
             // SAFETY: receives at most one byte into a live `u8`; the rest of the message is
             // dropped.
             let got = unsafe { libc::recv(self.socket.as_raw_fd(), (&raw mut first).cast(), 1, 0) };
-            // Too many to be kept is news as well.
+            // An overflow counts as a notification, too.
             let lost = got < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS);
             if got <= 0 && !lost {
                 return any;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::check;
 
-/// A descriptor to sleep on, and what for.
+/// A descriptor to sleep on, and the awaited event.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct PollFd(libc::pollfd);
@@ -24,7 +24,7 @@ impl PollFd {
     }
 }
 
-/// Sleeps until one of `fds` is ready, or `timeout` has passed, or a signal came; says whether one
+/// Sleeps until one of `fds` is ready, `timeout` has passed, or a signal came; returns whether one
 /// is ready.
 pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<bool> {
     let timeout = timeout.map(|t| libc::timespec {

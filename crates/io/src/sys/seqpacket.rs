@@ -1,5 +1,5 @@
-//! Sequenced packets between processes of a host, one descriptor with each if need be. No call
-//! waits for the other end, whatever it does to its own flags.
+//! Sequenced packets between processes of a host, optionally with a descriptor each. No call waits
+//! for the other end, whatever flags that end sets.
 
 use std::io;
 use std::mem::{self, size_of};
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
 
-/// A connection, or a listener for some.
+/// A connection or a listener.
 pub(crate) struct SeqPacket {
     fd: OwnedFd,
 }
@@ -43,7 +43,7 @@ impl SeqPacket {
         Ok(socket)
     }
 
-    /// The next connection, if one waits.
+    /// The next pending connection, if any.
     pub(crate) fn accept(&self) -> io::Result<SeqPacket> {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let none = std::ptr::null_mut();
@@ -77,9 +77,9 @@ impl SeqPacket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Takes a packet: how many bytes were written to `into`, and a descriptor if exactly one came
-    /// with it. No bytes mean that the other end is gone. Packets that are too long, or have more
-    /// descriptors, are errors.
+    /// Receives a packet: returns the number of bytes written to `into`, and the descriptor if
+    /// exactly one came with it. Zero bytes mean that the other end is gone. Packets that are too
+    /// long, or carry more descriptors, are errors.
     pub(crate) fn recv(&self, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
         let mut piece = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let mut control = Control::new();
@@ -93,7 +93,7 @@ impl SeqPacket {
         // SAFETY: the message describes live memory that nobody else uses.
         let len = unsafe { libc::recvmsg(self.as_raw_fd(), &raw mut message, flags) };
         let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
-        // Taken in any case, so that it is closed if it is not wanted.
+        // Take it in any case, so that it is closed if it is not wanted.
         let passed = control.take(&message);
         if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
             return Err(io::ErrorKind::InvalidData.into());
@@ -108,7 +108,7 @@ impl AsRawFd for SeqPacket {
     }
 }
 
-/// Room for one control message with one descriptor. A kernel that has more to pass closes the
+/// Space for one control message with one descriptor. If more are passed, the kernel closes the
 /// others.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
@@ -123,7 +123,7 @@ impl Control {
         Control([0; CONTROL_LEN])
     }
 
-    /// Makes it the control message of `message`, with one descriptor.
+    /// Attaches it to `message` as a control message with one descriptor.
     fn fill(&mut self, message: &mut libc::msghdr, fd: RawFd) {
         message.msg_control = (&raw mut *self).cast();
         message.msg_controllen = CONTROL_LEN as _;
@@ -137,7 +137,7 @@ impl Control {
         }
     }
 
-    /// The descriptor in it, as the kernel has filled it.
+    /// The descriptor in it, as filled in by the kernel.
     fn take(&self, message: &libc::msghdr) -> Option<OwnedFd> {
         // SAFETY: the kernel has set the length of what it has written; the header is looked at
         // only if it is whole, and the descriptor, which nobody else owns, only if the header says

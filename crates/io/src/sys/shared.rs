@@ -20,7 +20,7 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Opens a file of `len` words, or makes it, full of zeroes and private to this user.
+    /// Opens a file of `len` words, or creates it, zeroed and private to this user.
     pub(crate) fn create(path: &Path, len: usize) -> io::Result<SharedWords> {
         let file = OpenOptions::new()
             .read(true)
@@ -32,12 +32,12 @@ impl SharedWords {
         SharedWords::map_file(&file, len)
     }
 
-    /// Words that nobody else sees.
+    /// Words that no other process sees.
     pub(crate) fn private(len: usize) -> io::Result<SharedWords> {
         SharedWords::map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, len)
     }
 
-    /// Opens a file of `len` words that somebody else has made.
+    /// Opens a file of `len` words that another process has created.
     pub(crate) fn open(path: &Path, len: usize) -> io::Result<SharedWords> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() < (len * 8) as u64 {
@@ -75,9 +75,9 @@ impl SharedWords {
     }
 }
 
-/// Makes sure that a file has `len` bytes, all of them in storage; it is never made shorter, since
-/// whoever has it mapped would fault. A hole would fault as well, when it is written to and the
-/// file system is full.
+/// Makes sure that a file has `len` bytes, all of them allocated. It is never shrunk, since
+/// processes that map it would fault. Writing to a hole would fault as well if the file system is
+/// full.
 fn allocate(file: &File, len: usize) -> io::Result<()> {
     loop {
         // SAFETY: touches no memory of this process.

@@ -1,4 +1,4 @@
-//! UDP sockets with options that the standard library does not know.
+//! UDP sockets with options that the standard library lacks.
 
 use std::io;
 use std::mem::{self, size_of};
@@ -30,7 +30,7 @@ pub(crate) fn set_int(
     Ok(())
 }
 
-/// Asks for an integer socket option.
+/// Reads an integer socket option.
 pub(crate) fn get_int(fd: RawFd, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -93,7 +93,7 @@ impl SockAddr {
         unsafe { mem::zeroed() }
     }
 
-    /// The kernel's form of an address; `scope` matters for link-local IPv6 addresses only.
+    /// The kernel's form of an address; `scope` matters only for link-local IPv6 addresses.
     #[inline]
     pub(crate) fn new(addr: IpAddr, port: u16, scope: u32) -> SockAddr {
         match addr {
@@ -147,12 +147,12 @@ impl SockAddr {
         }
     }
 
-    /// Where it is, for a system call.
+    /// Its address, for a system call.
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         std::ptr::from_ref(self).cast()
     }
 
-    /// How long the address of its family is.
+    /// Length of an address of its family.
     #[inline]
     pub(crate) fn len(&self) -> libc::socklen_t {
         // SAFETY: as in `to_std`.
@@ -164,8 +164,8 @@ impl SockAddr {
     }
 }
 
-/// Connects to a socket in the abstract namespace. Waits no longer than `patience`, in this and in
-/// later writes, for a listener that accepts nobody: [`io::ErrorKind::WouldBlock`].
+/// Connects to a socket in the abstract namespace. If the listener does not accept, waits at most
+/// `patience`, also in later writes: [`io::ErrorKind::WouldBlock`].
 pub(crate) fn connect_abstract(name: &str, patience: Duration) -> io::Result<UnixStream> {
     let (addr, len) = abstract_addr(name)?;
     // SAFETY: `socket` touches no memory.
@@ -179,7 +179,7 @@ pub(crate) fn connect_abstract(name: &str, patience: Duration) -> io::Result<Uni
     Ok(stream)
 }
 
-/// The user at the other end of a unix socket: who connected, or who began to listen.
+/// The user at the other end of a unix socket: the one that connected, or that listens.
 pub(crate) fn peer_uid(stream: &impl AsRawFd) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

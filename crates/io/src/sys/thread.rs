@@ -1,15 +1,15 @@
-//! Threads that a library starts inside of somebody else's program.
+//! Threads that a library starts inside somebody else's program.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::thread::JoinHandle;
 
-/// Signals that the kernel raises in the thread whose instruction caused them. A handler of the
-/// program may want them: it prints a trace, or maps the page that was missing.
+/// Signals that the kernel raises in the thread whose instruction caused them. The program may have
+/// handlers for them, e.g. to print a trace or to map a missing page.
 const SYNCHRONOUS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Starts a thread that takes no signals sent to the process.
+/// Starts a thread that receives no signals sent to the process.
 ///
 /// The kernel delivers a signal to any thread that does not block it. A program that blocks SIGTERM
 /// to read it from a `signalfd` would be killed by it if one of our threads left it unblocked, and
@@ -18,12 +18,12 @@ pub fn spawn_background<T: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    // A thread inherits the mask, so that there is no moment at which it takes signals.
+    // A thread inherits the mask, so it never runs with signals unblocked.
     let _blocked = BlockedSignals::new()?;
     std::thread::Builder::new().name(name.into()).spawn(body)
 }
 
-/// All but [`SYNCHRONOUS`] signals are blocked in this thread until it is dropped.
+/// Blocks all but [`SYNCHRONOUS`] signals in this thread until dropped.
 struct BlockedSignals {
     before: libc::sigset_t,
 }
@@ -61,14 +61,14 @@ impl Drop for BlockedSignals {
     }
 }
 
-/// Lets the calling thread run soon after what it waits for has come, or its time: for threads that
-/// others wait for, and that have little to do. Its scheduling class and nice value stay.
+/// Lets the calling thread run soon after its event or timeout: for threads that others wait for,
+/// and that have little to do. Its scheduling class and nice value stay.
 pub fn run_promptly() {
     precise_timers();
     short_turns();
 }
 
-/// Lets timed waits of the calling thread end within a microsecond of their time rather than the
+/// Lets timed waits of the calling thread end within a microsecond of their deadline instead of the
 /// usual fifty.
 fn precise_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory.
@@ -90,13 +90,13 @@ struct SchedAttr {
     period_ns: u64,
 }
 
-/// Lets the calling thread run soon after it wakes up, at the price of running in short turns.
+/// Lets the calling thread run soon after it wakes up, at the price of short time slices.
 ///
 /// A program that spins on its memory never polls and never sleeps. Where it shares a core with the
-/// thread that fills that memory, a scheduler that lets everybody finish a turn of milliseconds
-/// would add these to every message. Linux since 6.12 lets a thread with shorter turns go first.
+/// thread that fills that memory, a scheduler with time slices of milliseconds would add these to
+/// every message. Linux since 6.12 lets a thread with a shorter slice go first.
 ///
-/// A thread of another class than the usual one was given it on purpose, and is left alone.
+/// A thread in another scheduling class was put there on purpose, and is left alone.
 fn short_turns() {
     let size = size_of::<SchedAttr>() as u32;
     let mut attr = SchedAttr::default();
@@ -105,7 +105,7 @@ fn short_turns() {
     if !known || attr.policy != libc::SCHED_OTHER as u32 {
         return;
     }
-    // The nice value is the one just read: the call sets all of them.
+    // The call sets all fields, so pass the nice value just read.
     attr.size = size;
     attr.runtime_ns = 100_000;
     // SAFETY: reads a live `sched_attr` of the size that it names; 0 is the calling thread.

@@ -1,4 +1,4 @@
-//! `timerfd`: a moment that a thread can sleep until while others move it.
+//! `timerfd`: a deadline that a thread can sleep until while others move it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::check;
 
-/// A timer. Readable once its time has come, until it is set again.
+/// A timer. Readable once it has expired, until it is set again.
 #[derive(Debug)]
 pub(crate) struct TimerFd {
     fd: OwnedFd,
@@ -24,7 +24,7 @@ impl TimerFd {
         Ok(TimerFd { fd })
     }
 
-    /// Sets it to go off after a time that is not zero, instead of when it was set to before.
+    /// Sets it to expire after a non-zero time, replacing the previous deadline.
     pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = libc::itimerspec {

@@ -1,4 +1,4 @@
-//! Control messages: what a datagram carries besides its bytes.
+//! Control messages: a datagram's metadata.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::ptr;
 
 use libc::{c_int, c_uint};
 
-/// Room for all control messages of a datagram, aligned as the kernel wants them.
+/// Space for all control messages of a datagram, aligned as the kernel wants them.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(super) struct Control([u8; Control::LEN]);
@@ -61,7 +61,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// What the kernel said about a received datagram.
+/// A received datagram's metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ancillary {
     /// TOS or traffic class.
@@ -70,11 +70,11 @@ pub(super) struct Ancillary {
     pub(super) ttl: u8,
     /// Length of each frame of a merged datagram; 0 if it is a single one.
     pub(super) gro_segment_len: usize,
-    /// The socket's wrapping count of datagrams dropped for lack of room.
+    /// The socket's wrapping count of datagrams dropped for lack of space.
     pub(super) overflows: Option<u32>,
 }
 
-/// Reads the control messages that the kernel left.
+/// Reads the control messages that the kernel wrote.
 ///
 /// # Safety
 /// `header.msg_control` must point to `header.msg_controllen` readable bytes that the kernel wrote.

@@ -9,17 +9,17 @@ use crate::port::PortCounters;
 pub(super) enum Verdict {
     /// Nothing happened: call again.
     Again,
-    /// No room or nothing there now.
+    /// No space, or nothing pending.
     WouldBlock,
     /// The kernel is short of memory.
     NoBuffers,
     /// A rule forbids the packet.
     Denied,
-    /// There is no way to the destination, or the link is down.
+    /// There is no route to the destination, or the link is down.
     Unreachable,
     /// The packet is longer than the link's MTU.
     TooLong,
-    /// The kernel refuses the packet's form; segmentation offload may be the reason.
+    /// The kernel rejects the packet's form; segmentation offload may be the reason.
     Refused,
     /// The payload's memory is not mapped.
     Fault,
@@ -29,7 +29,7 @@ pub(super) enum Verdict {
     Other,
 }
 
-/// Sorts an error of a send or receive call.
+/// Classifies an error of a send or receive call.
 pub(super) fn verdict(error: &io::Error) -> Verdict {
     match error.raw_os_error() {
         Some(libc::EINTR) => Verdict::Again,
@@ -56,7 +56,7 @@ pub(super) fn verdict(error: &io::Error) -> Verdict {
 }
 
 impl Verdict {
-    /// Whether the same packets might go out one by one.
+    /// Whether the same packets might be sent one by one.
     pub(super) fn suspects_offload(self) -> bool {
         matches!(self, Verdict::Refused | Verdict::TooLong)
     }

@@ -1,8 +1,8 @@
 //! Packets to a multicast group.
 //!
-//! A port's own socket is bound to its address, and hears nothing that is sent to another. A group
-//! therefore has a socket of its own, bound to the group's address. Every process that has joined
-//! gets every packet.
+//! A port's own socket is bound to its address, and receives nothing that is sent to another. A
+//! group therefore has its own socket, bound to the group's address. Every process that has joined
+//! receives every packet.
 
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -13,10 +13,10 @@ use crate::port::{FrameSink, PortError, PortFds};
 use crate::sys::interface_of;
 use drops::Verdict;
 
-/// Datagrams taken at a time.
+/// Datagrams received at a time.
 const SLOTS: usize = 8;
 
-/// The packets that a group of one interface gets.
+/// Receives the packets of a group on one interface.
 pub struct GroupSocket {
     socket: UdpSocket,
     group: IpAddr,
@@ -24,7 +24,7 @@ pub struct GroupSocket {
 }
 
 impl GroupSocket {
-    /// Joins a group at the interface of an address of this host.
+    /// Joins a group on the interface that has `addr`.
     pub fn join(addr: IpAddr, udp_port: u16, group: IpAddr) -> Result<GroupSocket, PortError> {
         let interface = interface_of(addr)
             .map_err(PortError::os("listing network interfaces"))?
@@ -34,7 +34,7 @@ impl GroupSocket {
         Ok(GroupSocket { socket, group, rx: RxRing::new(SLOTS) })
     }
 
-    /// Hands received frames to `sink`, a bounded number of them; how many.
+    /// Passes received frames to `sink`, a bounded number of them; returns how many.
     pub fn recv(&mut self, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         let received = match self.rx.recv(self.socket.as_raw_fd()) {
             Ok(received) => received,
@@ -54,7 +54,7 @@ impl GroupSocket {
         Ok(received)
     }
 
-    /// What to sleep on.
+    /// The descriptors to sleep on.
     pub fn fds(&self) -> PortFds {
         PortFds { read: [Some(self.socket.as_raw_fd()), None, None], write: None }
     }

@@ -34,9 +34,9 @@ use tx_ring::TxRing;
 const MAX_BURST_BYTES_V4: u32 = 65_507;
 const MAX_BURST_BYTES_V6: u32 = 65_487;
 
-/// Rounds of receiving before a socket is closed.
+/// Most receive rounds before a socket is closed.
 const MAX_REST: usize = 1024;
-/// How often a burst is tried again when the kernel says that it is out of buffers.
+/// How often to retry a burst when the kernel says that it is out of buffers.
 const MAX_TRIES_WITHOUT_BUFFERS: u32 = 3;
 
 /// Who else may use the address and port.
@@ -48,12 +48,12 @@ pub enum Sharing {
     /// Other processes and ports of the same user: each owns the QPNs with one top byte
     /// ([`UdpPort::qpn_prefix`]), and the kernel steers frames by it.
     SameUser {
-        /// Where they meet; by default `$XDG_RUNTIME_DIR`, or else shared memory. All that share
-        /// an address must name the same.
+        /// Directory of the registry; by default `$XDG_RUNTIME_DIR`, or else shared memory. All
+        /// that share an address must name the same one.
         ///
         /// If the default cannot be used (no shared memory, a full one, another user's directory
-        /// under the name, a kernel that does not steer), the port has the address for itself, and
-        /// says so ([`UdpConfig::notice`]). A directory that is named here must work.
+        /// under the name, a kernel that does not steer), the port takes the address for itself,
+        /// and reports that ([`UdpConfig::notice`]). A directory that is named here must work.
         registry_dir: Option<PathBuf>,
     },
 }
@@ -75,12 +75,12 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Use receive offload, where the kernel has it.
     pub gro: bool,
-    /// Datagrams, of up to 64 KiB each, taken from the kernel in one call at most. Memory that is
-    /// never used is never touched.
+    /// Most datagrams, of up to 64 KiB each, received in one system call. Memory that is never used
+    /// is never touched.
     pub recv_slots: usize,
-    /// Is told, in a sentence, of what does not work as it should but can be done without.
+    /// Called with a sentence about anything that does not work as it should but is not essential.
     pub notice: fn(&str),
-    /// Is told, in a sentence, of what works but might have been expected otherwise.
+    /// Called with a sentence about anything that works but might be unexpected.
     pub detail: fn(&str),
 }
 
@@ -104,14 +104,14 @@ impl UdpConfig {
 
 /// A port on a UDP socket. See the [contract](Port).
 pub struct UdpPort {
-    // Before `membership`, whose end releases the locks that must outlive the socket.
+    // Before `membership`, whose drop releases the locks that must outlive the socket.
     socket: UdpSocket,
     membership: Option<Box<Membership>>,
     caps: PortCaps,
     /// Interface index, for link-local IPv6 destinations.
     scope: u32,
-    /// Offload works on the paths used so far. The caps keep promising it: bursts are then sent
-    /// packet by packet.
+    /// Offload works on the paths used so far. If not, the caps keep promising it, and bursts are
+    /// sent packet by packet.
     gso_works: bool,
     /// Packets already sent of the first burst that the next `send` will be offered.
     resume_packet: usize,
@@ -188,7 +188,7 @@ impl UdpPort {
         crate::sys::attach_group_program(self.socket.as_fd(), program).expect("it is valid");
     }
 
-    /// Whether some packets of the burst that is offered next have been sent already.
+    /// Whether part of the burst that is offered next has been sent already.
     pub(crate) fn is_amid_burst(&self) -> bool {
         self.resume_packet > 0
     }
@@ -259,7 +259,7 @@ impl UdpPort {
         Ok(next.saturating_sub(from))
     }
 
-    /// Sends bursts with one call each for many; returns how many were taken.
+    /// Sends bursts, many per system call; returns how many were taken.
     fn send_offloaded(&mut self, batch: &TxBatch, range: Range<usize>) -> io::Result<usize> {
         let from = range.start;
         let sent = self.tx.send_bursts(self.socket.as_raw_fd(), batch, range, self.scope)?;
@@ -271,7 +271,8 @@ impl UdpPort {
         Ok(sent)
     }
 
-    /// Sends a burst packet by packet, from where the last try stopped; `false` if it would block.
+    /// Sends a burst packet by packet, from where the last try stopped; returns `false` if it would
+    /// block.
     fn send_split(&mut self, batch: &TxBatch, at: usize) -> Result<bool, PortError> {
         let burst = &batch.bursts()[at];
         let mut tries = 0;
@@ -309,8 +310,8 @@ impl UdpPort {
         Ok(true)
     }
 
-    /// After an error that offload may be to blame for: sends the burst without, and gives offload
-    /// up if that works.
+    /// After an error that offload may have caused: sends the burst without offload, and gives
+    /// offload up if that works.
     fn send_suspect(&mut self, batch: &TxBatch, at: usize) -> Result<bool, PortError> {
         let sent_before = self.counters.tx_packets;
         let done = self.send_split(batch, at)?;
@@ -321,10 +322,10 @@ impl UdpPort {
         Ok(done)
     }
 
-    /// Takes what is left in a socket that is about to be closed, so that frames of others do not
-    /// die with it.
+    /// Receives what is left in a socket that is about to be closed, so that other processes'
+    /// frames are not lost with it.
     fn hand_on_rest(&mut self) {
-        // Bounded: somebody may go on sending to this end for ever.
+        // Bounded: a peer may keep sending to this socket for ever.
         for _ in 0..MAX_REST {
             match self.rx.recv(self.socket.as_raw_fd()) {
                 Ok(received @ 1..) => {
@@ -374,8 +375,8 @@ impl Drop for UdpPort {
     }
 }
 
-/// A socket among those of other processes; or one alone on the address, where the usual place for
-/// processes to meet cannot be used and nobody else is there.
+/// A socket shared with other processes; or one alone on the address, if the default registry
+/// cannot be used and no other process is there.
 fn open_shared(
     config: &UdpConfig,
     scope: u32,
@@ -397,7 +398,7 @@ fn open_shared(
                     (config.notice)(&format!("{error}; no other process can share {addr}"));
                     Ok((socket, None))
                 }
-                // Another process has the address: what keeps this one from sharing it is to blame.
+                // Another process has the address: report why this one cannot share it.
                 Err(PortError::InUse { .. }) => Err(error.into()),
                 Err(other) => Err(other),
             }
@@ -406,8 +407,8 @@ fn open_shared(
     }
 }
 
-/// Delivers the frames of a datagram that are ours, and hands the others on. Returns how many were
-/// delivered.
+/// Delivers the frames of a datagram that are ours, and forwards the others to their owners.
+/// Returns the number delivered.
 fn sort_frames(
     now: Time,
     membership: &mut Membership,
@@ -486,8 +487,8 @@ impl Port for UdpPort {
                         source: error,
                     });
                 }
-                // Something that an earlier packet of ours met on its way. Nothing follows from it:
-                // the transport above learns of loss in its own time.
+                // An error that an earlier packet of ours caused. Ignore it: the transport above
+                // detects loss by itself.
                 _ => {
                     self.counters.rx_errors += 1;
                     0
@@ -516,7 +517,7 @@ impl Port for UdpPort {
     fn fds(&self) -> PortFds {
         let fd = Some(self.socket.as_raw_fd());
         let handover = self.membership.as_ref().map(|m| m.handover_fd());
-        // Room in a neighbour's socket cannot be slept on.
+        // There is no descriptor for space in another process's socket.
         let paused = self.membership.as_ref().is_some_and(|m| m.rooms.recheck().is_some());
         PortFds { read: [fd, handover, None], write: fd.filter(|_| !paused) }
     }

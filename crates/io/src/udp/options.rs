@@ -1,4 +1,4 @@
-//! The options of the socket, each for a reason.
+//! The socket options, each with its reason.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -14,7 +14,7 @@ use crate::sys::{SockAddr, UdpSocketBuilder, set_int};
 const SEGMENTS_OLD: u16 = 64;
 const SEGMENTS_NEW: u16 = 128;
 
-/// A bound socket with everything set that a port needs.
+/// A bound socket with all options that a port needs.
 pub(super) fn bind(config: &UdpConfig, scope: u32) -> Result<UdpSocket, PortError> {
     let builder =
         UdpSocketBuilder::new(config.addr).map_err(PortError::os("making a UDP socket"))?;
@@ -44,8 +44,8 @@ pub(super) fn bind(config: &UdpConfig, scope: u32) -> Result<UdpSocket, PortErro
     })
 }
 
-/// A socket that hears a multicast group at an interface, with everything set that frames need.
-/// Others on this host may hear it too.
+/// A socket that receives a multicast group on an interface, with all options that frames need.
+/// Other sockets on this host may receive it too.
 pub(super) fn bind_group(
     addr: IpAddr,
     udp_port: u16,
@@ -64,10 +64,10 @@ pub(super) fn bind_group(
     Ok(socket)
 }
 
-/// What a port cannot work without.
+/// Options that a port cannot work without.
 fn set_required(socket: &UdpSocketBuilder, addr: IpAddr) -> io::Result<()> {
     // PROBE sets DF, which the ICRC covers and which makes the kernel number a burst's packets from
-    // 0, and it ignores path MTUs that anybody could forge.
+    // 0; it also ignores path MTUs, which anybody could forge.
     match addr {
         IpAddr::V4(_) => {
             socket.set(IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
@@ -84,7 +84,8 @@ fn set_required(socket: &UdpSocketBuilder, addr: IpAddr) -> io::Result<()> {
     }
 }
 
-/// What makes a port faster or its counters truer; a kernel without it is good enough.
+/// Options that make a port faster or its counters more accurate; a kernel without them is good
+/// enough.
 fn set_optional(socket: &UdpSocketBuilder, config: &UdpConfig, scope: u32) {
     let try_set = |level: c_int, name: c_int, value: c_int| {
         let _ = socket.set(level, name, value);

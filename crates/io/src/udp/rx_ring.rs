@@ -1,4 +1,4 @@
-//! Buffers for `recvmmsg`, allocated once and used again for every call.
+//! Buffers for `recvmmsg`, allocated once and reused for every call.
 
 #![allow(unsafe_code)]
 
@@ -12,12 +12,12 @@ use std::slice;
 use super::cmsg::{self, Control};
 use crate::sys::SockAddr;
 
-/// Room for the largest datagram, merged or not.
+/// Space for the largest datagram, merged or not.
 const SLOT_BYTES: usize = 64 << 10;
-/// Full datagrams taken in one call. Four stay in a core's own cache until they are read; sixteen
-/// do not, which costs half as much again a byte.
+/// Full datagrams received in one call. Four stay in a core's own cache until they are read;
+/// sixteen do not, which costs half as much again per byte.
 const FULL_SLOTS: usize = 4;
-/// Of datagrams shorter than this on average, more are taken: there the call is what costs.
+/// If datagrams are shorter than this on average, receive more: then the system call dominates.
 const SMALL_BYTES: usize = 16 << 10;
 
 /// A received datagram, perhaps merged from several frames.
@@ -32,7 +32,7 @@ pub(super) struct Message<'a> {
     pub(super) tos: u8,
     /// TTL or hop limit.
     pub(super) ttl: u8,
-    /// The socket's count of datagrams dropped for lack of room, if it changed.
+    /// The socket's count of datagrams dropped for lack of space, if it changed.
     pub(super) overflows: Option<u32>,
     /// It was longer than the slot.
     pub(super) truncated: bool,
@@ -92,7 +92,7 @@ impl RxRing {
         self.filled = 0;
     }
 
-    /// Takes what is there, up to as many datagrams as are best taken at once; returns how many.
+    /// Receives what is pending, up to the currently best number of datagrams; returns how many.
     pub(super) fn recv(&mut self, fd: RawFd) -> io::Result<usize> {
         self.reset();
         // SAFETY: all headers point to slots of the ring's allocations with their true lengths, and
@@ -116,7 +116,7 @@ impl RxRing {
         Ok(self.filled)
     }
 
-    /// There was more than was asked for: asks for more next time if datagrams are small.
+    /// More was pending than requested: requests more next time if datagrams are small.
     fn adapt(&mut self) {
         // SAFETY: the kernel has filled these headers, and nobody writes to them now.
         let bytes: usize =
@@ -160,7 +160,7 @@ impl RxRing {
 }
 
 /// Memory that the kernel writes to through pointers kept in other such memory. A `Vec` would do,
-/// but for the rule that using it again invalidates pointers taken from it earlier.
+/// except that using it again invalidates pointers taken from it earlier.
 struct RawArray<T> {
     ptr: NonNull<T>,
     len: usize,

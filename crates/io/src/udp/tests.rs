@@ -44,8 +44,8 @@ fn psn_of(frame: &[u8]) -> u32 {
     Bth::parse(frame.first_chunk().expect("a frame has a BTH")).psn.get()
 }
 
-/// Sends packets of these lengths and checks that they arrive whole, in order and sealed for the
-/// place they arrive in.
+/// Sends packets of these lengths and checks that they arrive whole, in order and with an ICRC for
+/// the position they arrive in.
 fn check_transfer(mut a: UdpPort, mut b: UdpPort, lens: &[usize]) {
     let mut batch = TxBatch::new(a.caps().tx, lens.len());
     push_packets(&mut batch, &flow(&a, &b), 0x01_0002, 100, lens);
@@ -138,7 +138,7 @@ fn a_full_receive_buffer_is_counted() {
     let mut batch = TxBatch::new(TxCaps { max_segments: 1, ..a.caps().tx }, 64);
     push_packets(&mut batch, &key, 0x01_0002, 0, &[4096; 64]);
     a.send(Time::ZERO, &batch, 0).expect("the socket works");
-    // The count travels with a datagram that was queued after the loss.
+    // The count arrives with a datagram that was queued after the loss.
     while b.recv(Time::ZERO, &mut |_: &FrameMeta, _: &[u8]| {}).expect("the socket works") > 0 {}
     batch.clear();
     push_packets(&mut batch, &key, 0x01_0002, 0, &[8]);

@@ -1,8 +1,7 @@
-//! Messages for `sendmmsg`, built in place and used again for every call.
+//! Messages for `sendmmsg`, built in place and reused for every call.
 //!
-//! A burst's packets lie side by side in their batch, so that a message is one piece: the kernel
-//! takes some 35 ns over every further piece of a gather list, which is as much as copying a
-//! kilobyte.
+//! A burst's packets are contiguous in their batch, so a message is one `iovec`: the kernel takes
+//! some 35 ns for every further entry of a gather list, as much as copying a kilobyte.
 
 #![allow(unsafe_code)]
 
@@ -18,17 +17,17 @@ use crate::sys::SockAddr;
 
 /// Messages in one call.
 const MAX_MESSAGES: usize = 64;
-/// Bytes sealed anew for one call: what stays in a core's own cache.
+/// Bytes resealed for one call: they stay in a core's own cache.
 const MAX_RESEALED_BYTES: usize = 256 << 10;
 
-/// The arrays that `sendmmsg` reads. Their pointers mean something during a call only.
+/// The arrays that `sendmmsg` reads. Their pointers are valid only during a call.
 pub(super) struct TxRing {
     headers: Vec<libc::mmsghdr>,
-    /// One a message.
+    /// One per message.
     pieces: Vec<libc::iovec>,
     names: Vec<SockAddr>,
     controls: Vec<Control>,
-    /// Packets that go out otherwise than they were sealed for.
+    /// Packets sent in another position than they were sealed for.
     resealed: Vec<u8>,
 }
 
@@ -49,7 +48,7 @@ impl TxRing {
         }
     }
 
-    /// Sends bursts of a range, a message each; returns how many of them the kernel took.
+    /// Sends bursts of a range, one message each; returns how many the kernel took.
     pub(super) fn send_bursts(
         &mut self,
         fd: RawFd,
@@ -64,7 +63,7 @@ impl TxRing {
         self.send(fd)
     }
 
-    /// Sends the packets of one burst from `skip` on, a message each; returns how many went out.
+    /// Sends the packets of one burst from `skip` on, one message each; returns how many were sent.
     pub(super) fn send_packets(
         &mut self,
         fd: RawFd,
@@ -123,8 +122,8 @@ impl TxRing {
         control.finish();
     }
 
-    /// Points the headers to names and pieces, and sends. The bytes that were added are still
-    /// there.
+    /// Points the headers to names and pieces, and sends. The bytes that were added must still be
+    /// alive.
     fn send(&mut self, fd: RawFd) -> io::Result<usize> {
         let count = self.pieces.len();
         for at in 0..count {
@@ -144,10 +143,10 @@ impl TxRing {
     }
 }
 
-/// Makes a packet that was sealed for another place in a burst right for going out alone, that is
-/// with IPv4 identification 0.
+/// Reseals a packet that was sealed for another position in a burst, so that it can be sent alone,
+/// that is with IPv4 identification 0.
 fn reseal_for_id_0(packet: &mut [u8], ip_id: u16) {
-    // Behind the identification: 14 bytes of IPv4 header, the UDP header, the packet.
+    // After the identification: 14 bytes of IPv4 header, the UDP header, the packet.
     let Some(bytes_after) = (14 + 8 + packet.len()).checked_sub(bowline_wire::ICRC_LEN) else {
         return;
     };

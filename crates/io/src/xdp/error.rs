@@ -1,10 +1,10 @@
-//! Why an AF_XDP port cannot be had, and what to do about it.
+//! Why an AF_XDP port cannot be opened, and what to do about it.
 
 use std::io;
 
 use crate::port::PortError;
 
-/// Says what was being done on an interface, and for the usual reasons what helps.
+/// Adds what was being done on an interface and, for the usual causes, what helps.
 pub(super) fn at<'a>(
     interface: &'a str,
     what: &'static str,
@@ -15,7 +15,7 @@ pub(super) fn at<'a>(
     }
 }
 
-/// Something about the interface itself that does not do.
+/// A property of the interface itself that rules it out.
 pub(super) fn unfit(interface: &str, what: &'static str, hint: String) -> PortError {
     let source = io::ErrorKind::Unsupported.into();
     PortError::Xdp { interface: interface.to_owned(), what, source, hint }

@@ -1,4 +1,4 @@
-//! Whole Ethernet frames around packets: written on the way out, taken apart on the way in.
+//! Ethernet frames around packets: written for sending, parsed on receipt.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,10 @@ use bowline_nic::{FrameMeta, IpId};
 use bowline_wire::{EthernetHeader, Ipv4Header, Ipv4Options, Ipv6Header, UdpHeader, VlanTags};
 
 const TTL: u8 = 64;
-/// What `emit` may not fail for: all buffers here are made for what goes into them.
+/// Why `emit` cannot fail: all buffers here are sized for their contents.
 const ROOM: &str = "the frame has room for its headers";
 
-/// Bytes in front of a packet: Ethernet, IP and UDP headers.
+/// Bytes before a packet: Ethernet, IP and UDP headers.
 pub(super) const fn headers_len(addr: IpAddr) -> usize {
     let ip = match addr {
         IpAddr::V4(_) => Ipv4Header::MIN_LEN,
@@ -18,7 +18,7 @@ pub(super) const fn headers_len(addr: IpAddr) -> usize {
     EthernetHeader::MIN_LEN + ip + UdpHeader::LEN
 }
 
-/// Who sends and who receives.
+/// Sender and receiver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     pub(super) src: IpAddr,
@@ -29,9 +29,9 @@ pub(super) struct Ends {
     pub(super) dst_port: u16,
 }
 
-/// Fills `frame` with headers and `packet`. It must be as long as both.
+/// Fills `frame` with headers and `packet`. Its length must be that of both together.
 ///
-/// The UDP checksum is left out, as RoCEv2 NICs do: the ICRC covers more, and a checksum would be
+/// The UDP checksum is omitted, as RoCEv2 NICs do: the ICRC covers more, and a checksum would be
 /// another pass over the payload.
 pub(super) fn write(frame: &mut [u8], ends: &Ends, tos: u8, ip_id: u16, packet: &[u8]) {
     let (headers, payload) = frame.split_at_mut(headers_len(ends.dst));
@@ -87,16 +87,16 @@ fn as_v6(addr: IpAddr) -> std::net::Ipv6Addr {
     }
 }
 
-/// Why a frame is not taken.
+/// Why a frame is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is for somebody else, or no RoCEv2.
+    /// It is for another host, or not RoCEv2.
     Foreign,
-    /// It is cut, a fragment, or its headers are wrong.
+    /// It is truncated, a fragment, or its headers are wrong.
     Malformed,
 }
 
-/// Who we are: what a frame must be addressed to.
+/// Our addresses: what a frame must be addressed to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
     pub(super) addr: IpAddr,
@@ -104,10 +104,10 @@ pub(super) struct Own {
     pub(super) udp_port: u16,
 }
 
-/// Takes a received frame apart: what is known of it, and its packet.
+/// Parses a received frame into its envelope and its packet.
 ///
-/// The UDP checksum is not looked at. Frames from another interface of this host come with a sum
-/// that is not finished, and the ICRC is there in any case.
+/// The UDP checksum is not checked. Frames from another interface of this host carry an unfinished
+/// checksum, and the ICRC protects the packet in any case.
 pub(super) fn parse<'a>(frame: &'a [u8], own: &Own) -> Result<(FrameMeta, &'a [u8]), Refusal> {
     let ethernet = EthernetHeader::parse(frame).map_err(|_| Refusal::Malformed)?;
     let tagged = !ethernet.tags.as_slice().is_empty();
@@ -126,12 +126,12 @@ pub(super) fn parse<'a>(frame: &'a [u8], own: &Own) -> Result<(FrameMeta, &'a [u
         return Err(Refusal::Foreign);
     }
     let len = usize::from(udp.len).checked_sub(UdpHeader::LEN).ok_or(Refusal::Malformed)?;
-    // UDP and IP must agree: the ICRC covers both lengths, and knows only one.
+    // UDP and IP must agree: the ICRC covers both lengths, but knows only one.
     let packet = room.get(..len).filter(|_| len == room.len()).ok_or(Refusal::Malformed)?;
     Ok((FrameMeta { src_port: udp.src_port, ..meta }, packet))
 }
 
-/// The IPv4 header's part of the envelope, and what it carries.
+/// The envelope's fields from the IPv4 header, and its payload.
 fn parse_ipv4(datagram: &[u8]) -> Result<(FrameMeta, &[u8]), Refusal> {
     let header = Ipv4Header::parse(datagram).map_err(|_| Refusal::Malformed)?;
     if i32::from(header.protocol) != libc::IPPROTO_UDP {
@@ -154,7 +154,7 @@ fn parse_ipv4(datagram: &[u8]) -> Result<(FrameMeta, &[u8]), Refusal> {
     Ok((meta, payload.ok_or(Refusal::Malformed)?))
 }
 
-/// The IPv6 header's part of the envelope, and what it carries.
+/// The envelope's fields from the IPv6 header, and its payload.
 fn parse_ipv6(datagram: &[u8]) -> Result<(FrameMeta, &[u8]), Refusal> {
     let (header, room) = datagram.split_first_chunk().ok_or(Refusal::Malformed)?;
     let header = Ipv6Header::parse(header).map_err(|_| Refusal::Malformed)?;
@@ -211,7 +211,7 @@ pub(super) mod tests {
             assert_eq!((meta.tos, meta.ttl), (0x6a, 64));
             assert_eq!(meta.ip_id, IpId::Known(if peer.is_ipv4() { 7 } else { 0 }));
             assert_eq!(packet.len(), 100);
-            // By other eyes: the dissector's.
+            // Cross-check with the dissector.
             let seen = RoceFrame::parse(LinkType::Ethernet, &frame).unwrap();
             assert!(seen.lengths_agree() && seen.icrc_verdict().is_ok());
             assert_eq!(seen.tos(), 0x6a);
@@ -257,7 +257,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// From noise to good frames with a few bytes changed and a length of their own.
+        /// From noise to valid frames with a few bytes and the length changed.
         #[test]
         fn no_bytes_make_it_panic(
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),

@@ -1,12 +1,12 @@
-//! A RoCEv2 port on an AF_XDP socket: whole frames between memory of ours and a queue of the NIC,
-//! past the kernel's network stack.
+//! A RoCEv2 port on an AF_XDP socket: whole frames between our memory and a queue of the NIC,
+//! bypassing the kernel's network stack.
 //!
-//! It is for real NICs, whose drivers can read and write that memory themselves. An eBPF program at
-//! the interface's door takes out RoCEv2 for our address and lets everything else pass, so that the
-//! host keeps the NIC. The program goes with the process that put it there, however that ends.
+//! It is for real NICs, whose drivers can DMA to and from that memory. An eBPF program on the
+//! interface picks out RoCEv2 for our address and passes everything else to the kernel, so that the
+//! host keeps the NIC. The program is detached when its process ends, however that happens.
 //!
-//! What the kernel does for a UDP socket is done here: headers, Ethernet addresses, checksums. In
-//! return nothing of a received packet is hidden, the IPv4 identification least of all.
+//! This port does what the kernel does for a UDP socket: headers, Ethernet addresses, checksums. In
+//! return no part of a received packet is hidden, in particular not the IPv4 identification.
 
 mod error;
 mod frame;
@@ -34,18 +34,19 @@ use frame::{Ends, Own, Refusal};
 pub use options::{XdpMode, XdpOptions};
 use resolve::{Way, Ways};
 
-/// Packets of a burst. The place in a burst is a packet's IPv4 identification, so that a receiver
-/// behind a kernel that merges packets can tell them by their places, as it does for UDP senders.
+/// Packets of a burst. A packet's IPv4 identification is its position in the burst, so that a
+/// receiver behind a kernel that merges packets can tell their positions, as it does for UDP
+/// senders.
 const MAX_SEGMENTS: u16 = 64;
 /// Most UDP payload in one burst; only the merging receiver's limit.
 const MAX_BURST_BYTES: u32 = 65_487;
-/// Frames handed out in one `recv`.
+/// Frames delivered in one `recv`.
 const MAX_FRAMES_PER_RECV: usize = 64;
-/// How soon to look again for room to send.
+/// How soon to check again for space to send.
 const RECHECK_NS: u64 = 20_000;
-/// And while the interface is down.
+/// The same while the interface is down.
 const RECHECK_DOWN_NS: u64 = 10_000_000;
-/// The kernel takes back the queue of a closed socket in its own time.
+/// The kernel releases the queue of a closed socket with a delay.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(500);
 const QUEUE_RETRY: Duration = Duration::from_millis(5);
 const ETHERNET_LEN: usize = bowline_wire::EthernetHeader::MIN_LEN;
@@ -55,7 +56,7 @@ const ETHERNET_LEN: usize = bowline_wire::EthernetHeader::MIN_LEN;
 pub struct XdpConfig {
     /// The address to receive for; the interface that has it is the NIC.
     pub addr: IpAddr,
-    /// The UDP port likewise, and to send from.
+    /// The UDP port to receive for, and to send from.
     pub udp_port: u16,
     /// How to use the NIC.
     pub options: XdpOptions,
@@ -65,18 +66,18 @@ pub struct XdpConfig {
 ///
 /// It has its address and UDP port to itself.
 pub struct XdpPort {
-    // Before the socket: what comes once the program is away is the kernel's again.
+    // Before the socket: once the program is detached, the kernel gets the frames again.
     _program: Attached,
     socket: XdpSocket,
-    /// Keeps sockets off the address and port. What the NIC receives by another queue ends here,
-    /// and is not answered with "port unreachable".
+    /// Keeps other sockets off the address and port. Frames that the NIC receives on another queue
+    /// end here, and are not answered with "port unreachable".
     _claim: UdpSocket,
     ways: Ways<Neighbours>,
     own: Own,
     caps: PortCaps,
     /// The kernel has refused to send because the interface is down or gone.
     is_down: bool,
-    /// When to call again although nothing arrives.
+    /// When to call again even if nothing arrives.
     recheck: Option<Time>,
     counters: PortCounters,
 }
@@ -138,7 +139,7 @@ impl XdpPort {
         })
     }
 
-    /// Whether there is room for `count` frames.
+    /// Whether `count` frames fit.
     fn has_room(&mut self, count: usize) -> bool {
         self.socket.room() >= count || {
             self.kick();
@@ -146,7 +147,7 @@ impl XdpPort {
         }
     }
 
-    /// Has the kernel send what waits for it.
+    /// Makes the kernel send what is pending.
     fn kick(&mut self) {
         let refused = self.socket.kick().err().and_then(|error| error.raw_os_error());
         self.is_down = matches!(refused, Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV));
@@ -178,7 +179,7 @@ impl XdpPort {
         self.counters.tx_bursts += 1;
     }
 
-    /// Takes one burst or drops it; `false` if it has to wait.
+    /// Sends or drops one burst; returns `false` if it has to wait.
     fn send_burst(&mut self, now: Time, batch: &TxBatch, burst: &Burst) -> bool {
         let packets = burst.packet_count() as u64;
         let ip_len = frame::headers_len(burst.dst) - ETHERNET_LEN + burst.segment_len as usize;
@@ -207,7 +208,7 @@ impl XdpPort {
         true
     }
 
-    /// Kicks frames that an earlier kick has left, and sees that it is tried again.
+    /// Kicks frames that an earlier kick has left, and schedules another try.
     fn nudge(&mut self, now: Time) {
         if self.recheck.is_some_and(|at| at <= now) {
             self.recheck = None;
@@ -222,7 +223,7 @@ impl XdpPort {
     }
 }
 
-/// The queue to use, if that is certain.
+/// The queue to use, if it is unambiguous.
 fn choose_queue(interface: &str, queues: u32, asked: Option<u32>) -> Result<u32, PortError> {
     match asked {
         Some(queue) => Ok(queue),
@@ -237,7 +238,7 @@ fn choose_queue(interface: &str, queues: u32, asked: Option<u32>) -> Result<u32,
     }
 }
 
-/// Takes the address and port for ourselves.
+/// Takes the address and port exclusively.
 fn claim(addr: IpAddr, udp_port: u16) -> Result<UdpSocket, PortError> {
     let socket = UdpSocket::bind((addr, udp_port)).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => PortError::InUse {
@@ -249,12 +250,12 @@ fn claim(addr: IpAddr, udp_port: u16) -> Result<UdpSocket, PortError> {
         io::ErrorKind::AddrNotAvailable => PortError::NotLocal(addr),
         _ => PortError::Os { what: "claiming the UDP port", source },
     })?;
-    // Nobody reads it. What it must hold at least is little.
+    // Nobody reads from it, so a minimal buffer will do.
     let _ = set_int(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
     Ok(socket)
 }
 
-/// A socket on a queue, which its last owner may have left a moment ago.
+/// A socket on a queue that its previous owner may have released only a moment ago.
 fn open_socket(interface: u32, queue: u32, mode: BindMode) -> io::Result<XdpSocket> {
     let start = Instant::now();
     loop {
@@ -271,7 +272,7 @@ fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBUSY)
 }
 
-/// Has RoCEv2 for the address go to the socket.
+/// Redirects RoCEv2 for the address to the socket.
 fn attach(
     socket: &XdpSocket,
     interface: u32,
@@ -327,8 +328,8 @@ impl Port for XdpPort {
     }
 
     fn fds(&self) -> PortFds {
-        // Room cannot be slept on: it also takes places that the NIC has finished with, of which
-        // the descriptor says nothing.
+        // There is no descriptor for space to send: it also depends on completed chunks, which the
+        // descriptor does not report.
         PortFds { read: [Some(self.socket.as_fd().as_raw_fd()), None, None], write: None }
     }
 

@@ -1,4 +1,4 @@
-//! What a user may say about an AF_XDP port.
+//! User settings of an AF_XDP port.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use crate::via::ParseViaError;
 /// How an [`XdpPort`](crate::XdpPort) gets frames from and to the NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
-    /// As its driver can best.
+    /// The best that its driver supports.
     #[default]
     Auto,
-    /// The kernel copies them: every driver can.
+    /// The kernel copies them: every driver supports this.
     Copy,
     /// The NIC reads and writes the port's memory itself.
     ZeroCopy,
@@ -31,8 +31,8 @@ pub enum XdpMode {
 pub struct XdpOptions {
     /// How frames get between the NIC and the port.
     pub mode: XdpMode,
-    /// The NIC's queue to use. Only what the NIC receives by it arrives, so that a NIC with several
-    /// must be told to steer RoCEv2 there; without a number the NIC must have no other queue.
+    /// The NIC's queue to use. Only frames received on that queue arrive, so a NIC with several
+    /// must be configured to steer RoCEv2 there; without a number the NIC must have a single queue.
     pub queue: Option<u32>,
 }
 

@@ -1,15 +1,15 @@
-//! The eBPF program at the interface's door: RoCEv2 for our address goes to the socket, everything
-//! else on to the kernel.
+//! The eBPF program on the interface: redirects RoCEv2 for our address to the socket, and passes
+//! everything else to the kernel.
 //!
-//! Put together by hand: two dozen instructions do not justify a compiler that every machine that
-//! builds this would need.
+//! Assembled by hand: two dozen instructions do not justify requiring a BPF compiler on every build
+//! machine.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::sys::Instruction;
 
-/// What the program may say: the kernel goes on with the frame.
+/// The verdict that passes a frame to the kernel.
 pub(super) const PASS: u32 = 2;
 
 // Instruction classes and operations, from the kernel's `bpf.h` and `bpf_common.h`.
@@ -40,7 +40,7 @@ const RX_QUEUE: i16 = 16;
 const ETHERTYPE: i16 = 12;
 const IP: i16 = 14;
 
-/// Registers: what is returned, arguments, and one that calls leave alone.
+/// Registers: the return value, arguments, and a callee-saved one.
 const R0: u8 = 0;
 const CTX: u8 = 1;
 const PACKET: u8 = 2;
@@ -48,10 +48,10 @@ const END: u8 = 3;
 const BOUND: u8 = 4;
 const VALUE: u8 = 5;
 
-/// The program for an address and UDP port. It redirects to the socket that `map` has for the queue
-/// by which a frame came; what came by a queue without a socket is the kernel's as well.
+/// The program for an address and UDP port. It redirects to the socket that `map` has for the
+/// receiving queue; frames on a queue without a socket also go to the kernel.
 ///
-/// A frame with a VLAN tag or IP options and a fragment are the kernel's: RoCEv2 has none of them,
+/// Frames with a VLAN tag or IP options, and fragments, go to the kernel: RoCEv2 uses none of them,
 /// and the kernel knows what to do.
 pub(super) fn program(addr: IpAddr, udp_port: u16, map: BorrowedFd<'_>) -> Vec<Instruction> {
     let mut code = Assembler::default();
@@ -59,7 +59,7 @@ pub(super) fn program(addr: IpAddr, udp_port: u16, map: BorrowedFd<'_>) -> Vec<I
         IpAddr::V4(_) => (IP + 20, 42),
         IpAddr::V6(_) => (IP + 40, 62),
     };
-    // Before its arguments are overwritten: the queue, out of the way.
+    // Save the queue before the arguments are overwritten.
     code.op(LOAD_U32, 6, CTX, RX_QUEUE, 0);
     code.op(LOAD_U32, PACKET, CTX, DATA, 0);
     code.op(LOAD_U32, END, CTX, DATA_END, 0);
@@ -71,7 +71,7 @@ pub(super) fn program(addr: IpAddr, udp_port: u16, map: BorrowedFd<'_>) -> Vec<I
             code.unless_u16(ETHERTYPE, libc::ETH_P_IP as u16);
             code.unless_u8(IP, 0x45);
             code.unless_u8(IP + 9, libc::IPPROTO_UDP as u8);
-            // More fragments, or not the first.
+            // More fragments follow, or it is not the first.
             code.op(LOAD_U16, VALUE, PACKET, IP + 6, 0);
             code.op(AND_IMM, VALUE, 0, 0, 0x3fff_u16.to_be().into());
             code.jump_to_pass(JUMP_NE_IMM, VALUE, 0, 0);
@@ -89,14 +89,14 @@ pub(super) fn program(addr: IpAddr, udp_port: u16, map: BorrowedFd<'_>) -> Vec<I
     code.op(LOAD_IMM64, 1, PSEUDO_MAP_FD, 0, map.as_raw_fd());
     code.op(0, 0, 0, 0, 0);
     code.op(MOV, 2, 6, 0, 0);
-    // What it returns when the queue has no socket.
+    // The return value when the queue has no socket.
     code.op(MOV_IMM, 3, 0, 0, PASS as i32);
     code.op(CALL, 0, 0, 0, REDIRECT_MAP);
     code.op(EXIT, 0, 0, 0, 0);
     code.pass()
 }
 
-/// Instructions, and those of them that jump to the end.
+/// Instructions, and which of them jump to the end.
 #[derive(Default)]
 struct Assembler {
     code: Vec<Instruction>,
@@ -123,7 +123,7 @@ impl Assembler {
         self.jump_to_pass(JUMP_NE_IMM, VALUE, 0, value.into());
     }
 
-    /// Numbers in a frame are big-endian, loads are not: the comparison is with what a load gives.
+    /// Numbers in a frame are big-endian, loads are native: compare with what a load returns.
     fn unless_u16(&mut self, at: i16, value: u16) {
         self.op(LOAD_U16, VALUE, PACKET, at, 0);
         self.jump_to_pass(JUMP_NE_IMM, VALUE, 0, value.to_be().into());
@@ -134,7 +134,7 @@ impl Assembler {
         self.jump_to_pass(JUMP_NE_IMM, VALUE, 0, i32::from_ne_bytes(bytes));
     }
 
-    /// Ends with letting the frame pass, and has the jumps lead there.
+    /// Ends with passing the frame, and resolves the jumps to that.
     fn pass(mut self) -> Vec<Instruction> {
         let end = self.code.len();
         for at in self.to_pass.drain(..) {
@@ -180,8 +180,8 @@ mod tests {
         }
     }
 
-    /// A map without sockets: what would be redirected passes too, by the map's own default, so
-    /// this sees that the kernel accepts the program and that nothing is dropped.
+    /// With a map without sockets, frames that would be redirected pass as well, by the map's
+    /// default. So this checks that the kernel accepts the program and that nothing is dropped.
     #[test]
     fn the_kernel_takes_it_and_everything_passes_a_map_without_sockets() {
         for (ours, peer) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// The same program with another answer for the frames that it would redirect.
+    /// The same program, but with a distinct verdict for the frames that it would redirect.
     #[test]
     fn it_picks_out_our_frames_and_no_others() {
         const OURS: u32 = 1;

@@ -1,7 +1,7 @@
-//! Ethernet addresses of the peers, from the kernel's tables and kept for a while.
+//! Ethernet addresses of the peers, cached from the kernel's neighbour tables.
 //!
-//! The kernel does not see what leaves past it, so it is told that a neighbour is in use each time
-//! it is asked: otherwise it would forget neighbours that are talked to all the time.
+//! The kernel does not see packets that bypass it, so each query also tells it that the neighbour
+//! is in use: otherwise it would drop neighbours that are in constant use.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,39 +10,39 @@ use bowline_nic::Time;
 
 use crate::sys::{Hop, Neighbours};
 
-/// How long an answer counts.
+/// How long an answer stays valid.
 const FRESH_NS: u64 = 1_000_000_000;
 /// How soon to ask again while a neighbour has not answered.
 const RETRY_NS: u64 = 100_000;
-/// How long packets wait for a neighbour's answer before they are dropped. It holds up everything
-/// else that is to be sent, so it is short; but it is long for a network without a router in
-/// between.
+/// How long packets wait for a neighbour's answer before they are dropped. The wait blocks
+/// everything else that is to be sent, so it is short; but it is long for a network without a
+/// router in between.
 const PATIENCE_NS: u64 = 20_000_000;
-/// How soon to look again for a way to an address, or for a neighbour, that there was none to.
+/// How soon to retry an address without a route, or a neighbour that did not answer.
 const GIVEN_UP_NS: u64 = 100_000_000;
-/// Peers that are remembered; more make it start anew.
+/// Most peers cached; beyond that the cache is cleared.
 const MAX_PEERS: usize = 65_536;
 
-/// The way to an address.
+/// The next hop towards an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// To this Ethernet address.
     To([u8; 6]),
     /// Not known yet: ask again at this time.
     Wait(Time),
-    /// The neighbour that it leads by does not answer.
+    /// The neighbour on the route does not answer.
     Unresolved,
-    /// There is none.
+    /// There is no route.
     Unreachable,
 }
 
-/// Whom to ask.
+/// The source of routes and neighbours.
 pub(super) trait Tables: Send {
-    /// Where packets for an address go first.
+    /// The next hop of packets for an address.
     fn hop(&self, dst: IpAddr) -> Hop;
     /// A neighbour's Ethernet address, if it is known.
     fn ethernet_addr(&self, neighbour: IpAddr) -> Option<[u8; 6]>;
-    /// Says that a neighbour is in use.
+    /// Tells that a neighbour is in use.
     fn call(&self, neighbour: IpAddr);
 }
 
@@ -60,7 +60,7 @@ impl Tables for Neighbours {
     }
 }
 
-/// The ways that are known.
+/// The cached next hops.
 pub(super) struct Ways<T> {
     tables: T,
     peers: HashMap<IpAddr, Peer>,
@@ -70,7 +70,7 @@ struct Peer {
     way: Way,
     /// When to ask again.
     ask_at: Time,
-    /// Since when nobody answers.
+    /// Since when the neighbour has not answered.
     waiting_since: Time,
 }
 
@@ -79,7 +79,7 @@ impl<T: Tables> Ways<T> {
         Ways { tables, peers: HashMap::new() }
     }
 
-    /// The way to `dst`.
+    /// The next hop towards `dst`.
     #[inline]
     pub(super) fn to(&mut self, now: Time, dst: IpAddr) -> Way {
         match self.peers.get(&dst) {

@@ -30,8 +30,8 @@ fn bring_up(host: u8) {
     }
 }
 
-/// Ports with these addresses, of hosts 1 and 2; `None`, with a word of why, where they cannot be
-/// had.
+/// Ports with these addresses, on hosts 1 and 2; prints why and returns `None` where that is
+/// impossible.
 fn cable(addrs: [&'static str; 2]) -> Option<[XdpPort; 2]> {
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
@@ -130,7 +130,7 @@ fn check_transfer(clock: &Clock, a: &mut XdpPort, b: &mut XdpPort, lens: &[usize
     }
 }
 
-/// Waits until the ends reach each other: IPv6 takes a moment after an interface has come up.
+/// Waits until the ends reach each other: IPv6 takes a moment after an interface comes up.
 fn wait_for_each_other(clock: &Clock, ports: &mut [XdpPort; 2]) {
     for _ in 0..2 {
         let [a, b] = ports;
@@ -143,7 +143,7 @@ fn wait_for_each_other(clock: &Clock, ports: &mut [XdpPort; 2]) {
         }
         ports.swap(0, 1);
     }
-    // What was sent once more than necessary.
+    // Discard surplus copies.
     thread::sleep(Duration::from_millis(20));
     for port in ports {
         while port.recv(clock.now(), &mut |_: &FrameMeta, _: &[u8]| ()).expect("the port works") > 0
@@ -237,7 +237,7 @@ fn what_cannot_be_had_is_named() {
         let Some(port) = open("10.79.0.1") else { return };
         let second = error(&config("10.79.0.1"));
         assert!(second.contains("does not share"), "{second}");
-        // Ports that nobody has: a process that another test forks may keep one for a moment.
+        // Unused ports: a process forked by another test may hold one for a moment.
         let busy = error(&XdpConfig { udp_port: 4792, ..config("10.79.0.1") });
         assert!(busy.contains("another program has the queue"), "{busy}");
         let options = XdpOptions { mode: XdpMode::ZeroCopy, queue: Some(0) };

@@ -206,7 +206,7 @@ fn a_seed_repeats_its_course() {
     assert_ne!(fates(text, 1000, 500, 7), fates("loss=5%,seed=43", 1000, 500, 7));
 }
 
-/// Whether packets are lost, marked by a queue or refused by it meanwhile.
+/// Which packets are lost, while others are marked or dropped by a queue.
 fn losses(profile: &LinkProfile, gaps_ns: &[u64], can_be_marked: bool) -> Vec<bool> {
     let mut link = Link::from_profile(profile, 1);
     let mut now = Time::ZERO;
@@ -219,8 +219,8 @@ fn losses(profile: &LinkProfile, gaps_ns: &[u64], can_be_marked: bool) -> Vec<bo
 }
 
 proptest! {
-    /// The n-th packet on the wire is lost or not by seed, stream and n: neither time, nor the
-    /// packets that the queue refuses, nor marks make a difference.
+    /// Whether the n-th packet on the wire is lost depends on seed, stream and n: neither on time,
+    /// nor on packets that the queue drops, nor on marks.
     #[test]
     fn losses_depend_on_the_number_of_a_packet_alone(
         seed in any::<u64>(),

@@ -43,7 +43,7 @@ fn gilbert_elliott_has_its_rate_and_burst_length() {
 fn bursts_of_one_length_have_it() {
     let model = Bursts { begin: Prob::new(0.001), packets: 8, loss: Prob::ALWAYS };
     let mean = burst_len(&losses(Loss::Bursts(model)));
-    // Now and then one follows right upon another.
+    // Sometimes one burst follows right after another.
     assert!((8.0..8.3).contains(&mean), "{mean}");
 }
 

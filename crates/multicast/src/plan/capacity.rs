@@ -1,5 +1,5 @@
 //! How many rules a switch needs (section V-B of the paper): three replicas, racks of 16 hosts,
-//! copies made at the top of racks only.
+//! replication only at the top of racks.
 
 /// Hosts of a rack, behind a switch of 32 ports.
 pub const RACK_HOSTS: u64 = 16;
@@ -7,7 +7,7 @@ pub const RACK_HOSTS: u64 = 16;
 /// Rules that the paper's switch holds.
 pub const TOFINO_RULES: u64 = 40_000;
 
-/// Rules for groups whose backups are both in a given rack, whoever the primary is.
+/// Rules for groups whose backups are both in a given rack, for any primary.
 fn in_one_rack(racks: u64) -> u64 {
     let pairs = RACK_HOSTS * (RACK_HOSTS - 1) / 2;
     (RACK_HOSTS * racks).saturating_mul(pairs)
@@ -25,7 +25,7 @@ pub fn limited_groups(racks: u64, groups_per_host: u64) -> u64 {
     in_one_rack(racks).saturating_add(RACK_HOSTS.saturating_mul(groups_per_host))
 }
 
-/// Most racks whose rules fit.
+/// The most racks whose rules fit.
 pub fn racks_that_fit(rules: u64, needed: impl Fn(u64) -> u64) -> u64 {
     let (mut fits, mut too_many) = (0, 1);
     while too_many < 1 << 32 && needed(too_many) <= rules {

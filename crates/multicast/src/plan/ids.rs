@@ -4,14 +4,13 @@ use bowline_wire::Qpn;
 
 use crate::table::GROUP_PREFIX;
 
-/// Numbers below the prefix.
+/// Number of IDs below the prefix.
 const COUNT: usize = 1 << 16;
 
-/// The unused QPNs of the reserved prefix at one address, of which group IDs and member IDs are
+/// The unused QPNs of the reserved prefix at one address, from which group IDs and member IDs are
 /// taken.
 ///
-/// A number that was given back comes again last, so that late packets of an old group do not meet
-/// a new one.
+/// A released ID is reused last, so that late packets of an old group do not reach a new one.
 #[derive(Clone, Debug)]
 pub struct IdPool {
     used: Vec<u64>,
@@ -34,7 +33,7 @@ impl IdPool {
         Some(Qpn::new(u32::from(GROUP_PREFIX) << 16 | found as u32))
     }
 
-    /// Gives one back. Numbers of other prefixes are none of its business.
+    /// Releases an ID. IDs with another prefix are ignored.
     pub fn give_back(&mut self, id: Qpn) {
         if id.prefix() == GROUP_PREFIX {
             let id = usize::from(id.low16());

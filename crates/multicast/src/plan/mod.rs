@@ -1,4 +1,4 @@
-//! Which switch copies: the paper's Algorithm 1, IDs, and how large tables become.
+//! Which switch replicates: the paper's Algorithm 1, IDs, and table sizes.
 
 pub mod capacity;
 mod ids;
@@ -21,15 +21,15 @@ pub trait Network {
     /// A host's port or a switch.
     type Node: Copy + Ord;
 
-    /// The nodes that are first on an equally good way from a node to an address, in a fixed order;
-    /// none if there is no way.
+    /// The next hops of all equal-cost paths from a node to an address, in a fixed order; none if
+    /// there is no path.
     fn next_hops(&self, at: Self::Node, dst: IpAddr) -> Vec<Self::Node>;
 
     /// Whether a node is a host.
     fn is_host(&self, node: Self::Node) -> bool;
 
-    /// Whether a switch can copy and rewrite. Those that cannot only forward: the paper's section
-    /// V-A has such ones everywhere but at the top of racks.
+    /// Whether a switch can replicate and rewrite. Others only forward: in the paper's section V-A,
+    /// all but the top-of-rack switches.
     fn is_programmable(&self, _node: Self::Node) -> bool {
         true
     }
@@ -38,18 +38,19 @@ pub trait Network {
 /// A copy that a switch makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedBranch {
-    /// Whose address the copy has.
+    /// The destination address of the copy.
     pub dst: IpAddr,
-    /// Members that it leads to, by their place in the list. A single one is rewritten to here.
+    /// Members that it leads to, by their index in the list. With a single one, the copy is
+    /// rewritten for it here.
     pub members: Vec<usize>,
 }
 
-/// Which switches copy, and the one that merges.
+/// Which switches replicate, and which one merges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan<N> {
-    /// The first switch on the sender's way, which all packets of the group pass.
+    /// The first switch on the sender's path, which all packets of the group pass.
     pub root: N,
-    /// What each switch copies. A root in front of a single branch copies nothing.
+    /// What each switch replicates. A root in front of a single branch replicates nothing.
     pub rules: BTreeMap<N, Vec<PlannedBranch>>,
 }
 
@@ -59,13 +60,13 @@ pub enum PlanError {
     /// No members, or too many.
     #[error("{0} members: a group has 1 to {MAX_MEMBERS}")]
     Members(usize),
-    /// There is no way to a member.
+    /// There is no path to a member.
     #[error("there is no route to member {0}")]
     Unreachable(usize),
-    /// The sender's packets do not all pass one switch that can copy.
+    /// The sender's packets do not all pass one switch that can replicate.
     #[error("the sender is not behind one switch that can copy")]
     NoRoot,
-    /// Routes go round in circles.
+    /// Routes form a loop.
     #[error("the routes to the members form a loop")]
     Loop,
 }
@@ -73,15 +74,15 @@ pub enum PlanError {
 /// More hops than any network has.
 const MAX_HOPS: usize = 64;
 
-/// Plans a group: copies as late as possible, and rewrites where a copy has one member left.
+/// Plans a group: replicates as late as possible, and rewrites where a copy has one member left.
 ///
 /// The root is the next hop of the sender towards the first member. Differences from the paper's
-/// Algorithm 1: a member at the next hop always has a branch of its own, so that groups of one and
-/// members that share an address work; and where two branches of different members would meet at
-/// one switch again, which cannot tell them apart, the root makes all copies.
+/// Algorithm 1: a member at the next hop always gets its own branch, so that groups of one and
+/// members that share an address work; and where two branches with different members would meet
+/// again at one switch, which cannot tell them apart, the root makes all copies.
 ///
 /// # Errors
-/// If there is no way to do it.
+/// If no such plan exists.
 pub fn bifurcate<T: Network>(
     network: &T,
     sender: T::Node,
@@ -93,7 +94,7 @@ pub fn bifurcate<T: Network>(
     let planner = Planner { network, members };
     let all: Vec<usize> = (0..members.len()).collect();
     for member in &all {
-        // Answers are merged in one place, so that all data must pass it.
+        // Responses are merged in one place, so all data must pass it.
         match planner.hops(sender, *member)?.as_slice() {
             [first] if network.is_programmable(*first) && !network.is_host(*first) => {}
             _ => return Err(PlanError::NoRoot),
@@ -144,7 +145,7 @@ impl<T: Network> Planner<'_, T> {
         hops_left: usize,
     ) -> Result<(), Trouble> {
         if let Some(before) = visited.get(&at) {
-            // Of several equally good ways one is taken, so that this is the same copy.
+            // One of several equal-cost paths is taken, so this is the same copy.
             return if before == members { Ok(()) } else { Err(Trouble::Meeting) };
         }
         let hops_left = hops_left.checked_sub(1).ok_or(PlanError::Loop)?;
@@ -174,7 +175,7 @@ impl<T: Network> Planner<'_, T> {
         Ok(())
     }
 
-    /// Next hops that can copy, or hosts: those that only forward are looked through.
+    /// Next hops that are hosts or can replicate: looks through those that only forward.
     fn hops(&self, at: T::Node, member: usize) -> Result<Vec<T::Node>, PlanError> {
         let dst = self.members[member];
         let mut hops = self.network.next_hops(at, dst);

@@ -1,4 +1,4 @@
-//! From a plan to the tables of switches.
+//! Turns a plan into the tables of switches.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use bowline_wire::Qpn;
 use super::Plan;
 use crate::table::{Branch, GroupKey, Leaf, MemberConfig, Place, Region, RootConfig, Table};
 
-/// A member, as set-up has found it.
+/// A member, as determined at set-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberSpec {
     /// Its address.
@@ -17,26 +17,26 @@ pub struct MemberSpec {
     pub qpn: Qpn,
     /// Its member ID.
     pub id: Qpn,
-    /// Where each of the group's regions is at it.
+    /// Where each of the group's regions is at this member.
     pub places: Vec<Place>,
 }
 
-/// A group, as all its switches need it.
+/// A group, with everything that its switches need.
 #[derive(Clone, Debug)]
 pub struct GroupSpec {
-    /// Whose packets.
+    /// Which packets belong to it.
     pub key: GroupKey,
     /// Version of the tables.
     pub epoch: u64,
-    /// Memory that the sender may write, as it names it.
+    /// Memory that the sender may write, as the sender addresses it.
     pub regions: Vec<Region>,
     /// The members, in the order in which they were planned.
     pub members: Vec<MemberSpec>,
-    /// What the root does. Its list of members is filled in.
+    /// The root's configuration. Its list of members is filled in.
     pub root: RootConfig,
 }
 
-/// The tables of a group of UC queue pairs, whose packets nobody acknowledges: as [`tables`], and
+/// The tables of a group of UC queue pairs, whose packets are not acknowledged: as [`tables`], but
 /// no switch merges.
 pub fn unreliable_tables<N: Copy + Ord>(plan: &Plan<N>, group: &GroupSpec) -> BTreeMap<N, Table> {
     let mut tables = tables(plan, group);
@@ -69,7 +69,7 @@ pub fn tables<N: Copy + Ord>(plan: &Plan<N>, group: &GroupSpec) -> BTreeMap<N, T
         (*node, Table { key, epoch, branches, regions, root })
     };
     let mut tables: BTreeMap<N, Table> = plan.rules.iter().map(table_of).collect();
-    // A root in front of one branch only merges, and passes data on as it is.
+    // A root in front of one branch only merges, and forwards data unchanged.
     tables.entry(plan.root).or_insert_with(|| {
         let member =
             |member: &MemberSpec| MemberConfig { addr: member.addr, id: member.id, branch: 0 };

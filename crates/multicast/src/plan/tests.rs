@@ -53,8 +53,8 @@ impl Network for LeafSpine {
     }
 }
 
-/// Walks a packet of the group through the network, always taking the `choice`-th of several ways.
-/// Gives the members that get it, and how many links it took.
+/// Follows a packet of the group through the network, always taking the `choice`-th of several
+/// paths. Returns the members that get it, and how many links it took.
 fn walk(
     network: &LeafSpine,
     plan: &Plan<Node>,
@@ -63,7 +63,7 @@ fn walk(
 ) -> (Vec<usize>, usize) {
     let mut reached = Vec::new();
     let mut links = 0;
-    // Copies on their way: where, to which address, and for whom if that is settled.
+    // Copies in flight: where, to which address, and for which member if that is determined.
     let mut copies = vec![(plan.root, members[0], None)];
     while let Some((at, dst, settled)) = copies.pop() {
         let out = match plan.rules.get(&at).filter(|_| settled.is_none()) {

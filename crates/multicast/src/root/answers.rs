@@ -1,4 +1,4 @@
-//! What members answer.
+//! Handles the members' responses.
 
 use bowline_link::Time;
 use bowline_wire::{Aeth, NakCode, Opcode, PacketView, Psn, Syndrome};
@@ -8,7 +8,7 @@ use crate::answer::{Answer, Arrival};
 use crate::table::Policy;
 
 impl Root {
-    /// Takes a packet that is addressed to a member ID.
+    /// Handles a packet that is addressed to a member ID.
     pub(crate) fn on_answer(
         &mut self,
         now: Time,
@@ -51,7 +51,7 @@ impl Root {
     }
 
     fn on_acknowledge(&mut self, member: usize, psn: Psn, aeth: Aeth, out: &mut Out<'_>) {
-        // Nobody answers what was not sent; and a switch that has seen nothing cannot tell.
+        // No member responds to what was not sent; and a switch that has seen nothing cannot tell.
         if self.sent_end.is_none_or(|end| !psn.before(end)) {
             out.counters.drop_ahead += 1;
             return;
@@ -64,9 +64,8 @@ impl Root {
                 return;
             }
         };
-        // The paper's rule overwrites records, but not with what everybody is known to have. Before
-        // anything is known, what was said last counts: what was said first may have been a
-        // stranger's.
+        // The paper's rule overwrites records, but not with what all members are known to have.
+        // Before anything is known, the last response counts: the first may have been forged.
         let record = self.records[member].acked.filter(|_| self.told.is_some());
         let floor = if self.is_sparing() { record } else { self.told };
         if floor.is_some_and(|floor| acked.before(floor)) {
@@ -75,7 +74,7 @@ impl Root {
         }
         self.note_record(member, acked, is_nak, aeth.msn);
         if !self.view().is_plausible() {
-            // Somebody is not who it says. The members' next answers tell.
+            // Some response was forged. The members' next responses will tell.
             out.counters.drop_stale += 1;
             return;
         }
@@ -122,7 +121,7 @@ impl Root {
         self.asked = Some(from);
         out.counters.naks_out += 1;
         self.answer(Syndrome::Nak(NakCode::PsnSequence), from, out);
-        // The NAK acknowledges, too: it may have been what a refusal was waiting for.
+        // The NAK also acknowledges: a pending refusal may have waited for that.
         self.tell_refusal(out);
     }
 
@@ -139,8 +138,8 @@ impl Root {
         }
     }
 
-    /// Tells the sender to wait for a member without a receive, if that is all that the group waits
-    /// for. Sooner, other members would wait for nothing.
+    /// Tells the sender to wait for a member without a receive, if the group waits for nothing
+    /// else. Earlier, other members would wait needlessly.
     pub(super) fn settle_rnr(&mut self, out: &mut Out<'_>) {
         let Some(told) = self.told else { return };
         while let Some(member) = self.missed_rnr(told) {
@@ -150,7 +149,7 @@ impl Root {
         let mut timer = None;
         for (member, record) in self.members.iter_mut().zip(&self.records) {
             if record.is_live && record.acked == Some(told) {
-                // It asks again each time that the packet comes.
+                // It repeats the RNR NAK each time that the packet arrives.
                 timer = member.rnr.take().or(timer);
             }
         }
@@ -162,7 +161,7 @@ impl Root {
         }
     }
 
-    /// A member without a receive for a packet that the sender will not send again.
+    /// A member without a receive for a packet that the sender will not retransmit.
     fn missed_rnr(&self, told: Psn) -> Option<usize> {
         let is_missed = |index: &usize| {
             let record = self.records[*index];
@@ -171,7 +170,7 @@ impl Root {
                 && record.acked.is_some_and(|acked| acked.before(told))
         };
         let mut members = 0..self.members.len();
-        // Without a quorum, what was told is what all have.
+        // Without a quorum, all members have what was acknowledged.
         matches!(self.config.policy, Policy::Quorum { .. }).then(|| members.find(is_missed))?
     }
 
@@ -187,8 +186,8 @@ impl Root {
             return;
         }
         if self.told.is_none() {
-            // Nobody can tell a stranger from the member yet. A member that has refused is silent
-            // from now on.
+            // A forger cannot be told from the member yet. A member that has refused is silent from
+            // now on.
             out.counters.drop_stale += 1;
             return;
         }
@@ -200,7 +199,7 @@ impl Root {
         }
     }
 
-    /// Whether the sender does not have a packet any more, because a quorum has it.
+    /// Whether the sender has discarded a packet, because a quorum has it.
     fn is_missed(&self, psn: Psn) -> bool {
         matches!(self.config.policy, Policy::Quorum { .. })
             && self.told.is_some_and(|told| !told.before(psn))

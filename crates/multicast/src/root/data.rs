@@ -1,4 +1,4 @@
-//! The sender's packets.
+//! Handles the sender's packets.
 
 use bowline_link::Time;
 use bowline_wire::{NakCode, PacketView, Psn};
@@ -7,12 +7,12 @@ use super::{Out, Refusal, Root};
 use crate::answer::Arrival;
 use crate::merge::MAX_AHEAD;
 
-/// Packets in a row that are further away than that before the root doubts what it knows.
+/// Consecutive packets further away than that before the root doubts its state.
 const MAX_STRAYS: u32 = 16;
 
 impl Root {
-    /// Takes a packet of the sender's, which is one that groups carry, or is to be refused. Gives
-    /// the branches that get a copy.
+    /// Handles a packet of the sender, which is either supported or to be refused. Returns the
+    /// branches that get a copy.
     pub(crate) fn on_data(
         &mut self,
         now: Time,
@@ -57,7 +57,7 @@ impl Root {
         self.branches_lacking(psn, out)
     }
 
-    /// Notes how far the sender has got. Jumps are believed only if the whole packet is undamaged,
+    /// Records how far the sender has got. A jump is accepted only if the whole packet is intact,
     /// and no further than a sender can be ahead of its acknowledgements.
     fn note_sent(
         &mut self,
@@ -81,12 +81,12 @@ impl Root {
         true
     }
 
-    /// A packet far from all that is known. One is a stranger's. Many in a row, and none that fits,
-    /// mean that a stranger was believed after a restart: then nothing is known, and members have
-    /// to speak again.
+    /// A packet far from the known state. A single one is taken for a forgery. Many in a row,
+    /// without one that fits, mean that a forgery was accepted after a restart: then the state is
+    /// discarded, and members have to respond again.
     fn note_stray(&mut self, frame: &Arrival<'_>, packet: &PacketView<'_>, out: &mut Out<'_>) {
         out.counters.drop_ahead += 1;
-        // A root that has known the group from its beginning has nothing to doubt.
+        // A root that has known the group from its beginning need not doubt its state.
         if self.config.first_psn.is_some() || !frame.check_icrc(packet, out.counters) {
             return;
         }
@@ -96,8 +96,8 @@ impl Root {
         }
     }
 
-    /// A request that groups do not carry. It is refused when everything before it is acknowledged,
-    /// and nothing behind it is copied.
+    /// A request that groups do not support. It is refused once everything before it is
+    /// acknowledged, and nothing after it is copied.
     fn refuse(
         &mut self,
         frame: &Arrival<'_>,
@@ -107,8 +107,8 @@ impl Root {
     ) {
         out.counters.drop_refused += 1;
         let psn = packet.psn();
-        // With packets missing before it, the sender will come again. And where it is not known
-        // what members have, this may be anybody's.
+        // If packets before it are missing, the sender will retransmit it. And while the members'
+        // state is unknown, it may be forged.
         let is_next = self.told.is_some() && self.sent_end == Some(psn);
         if is_next && frame.check_icrc(packet, out.counters) {
             self.sent_end = Some(psn.next());
@@ -117,7 +117,7 @@ impl Root {
         }
     }
 
-    /// An acknowledgement got lost: answers in place of the members, who all have the packet.
+    /// An acknowledgement was lost: responds in place of the members, which all have the packet.
     fn repeat_ack(&mut self, out: &mut Out<'_>) {
         if let Some(told) = self.told {
             out.counters.acks_repeated += 1;

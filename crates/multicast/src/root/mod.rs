@@ -1,4 +1,4 @@
-//! The root of a group: what it knows of the sender and of each member, and what it tells the
+//! The root of a group: its state of the sender and of each member, and what it reports to the
 //! sender.
 
 mod answers;
@@ -18,16 +18,16 @@ use crate::merge::{Record, Records};
 use crate::switch::{MemberStatus, RootStatus};
 use crate::table::{GroupKey, InvalidTable, MemberConfig, Policy, RootConfig};
 
-/// Something that the application or an operator wants to know.
+/// An event for the application or an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A member has left against its will. Completions from now on do not speak of it.
+    /// A member was removed. Completions from now on do not cover it.
     Evicted {
         /// The group.
         group: GroupKey,
         /// The member ID.
         member: Qpn,
-        /// Last PSN that it has acknowledged, if it has spoken at all.
+        /// Last PSN that it has acknowledged, if it has responded at all.
         acked: Option<Psn>,
         /// Why.
         cause: Cause,
@@ -36,7 +36,7 @@ pub enum Event {
     Failed {
         /// The group.
         group: GroupKey,
-        /// The member ID of the member that was one too many to lose.
+        /// The ID of the member whose loss made the group fail.
         member: Qpn,
         /// Why.
         cause: Cause,
@@ -50,13 +50,13 @@ pub enum Cause {
     Refused(NakCode),
     /// Others were ahead of it, and it made no progress.
     Behind,
-    /// It lacks a packet that the sender does not have any more, since enough others have it.
+    /// It lacks a packet that the sender has discarded, since enough others have it.
     Missed,
-    /// An operator wanted it out.
+    /// An operator removed it.
     Ordered,
 }
 
-/// Where a root puts what it has to say.
+/// Where a root puts its output.
 pub(crate) struct Out<'a> {
     pub(crate) answers: &'a mut VecDeque<Answer>,
     pub(crate) events: &'a mut VecDeque<Event>,
@@ -70,9 +70,9 @@ struct Member {
     msn: u32,
     /// Messages of the group before it joined.
     msn_base: u32,
-    /// It has no receive for the packet behind its record, and asks to wait this long.
+    /// It has no receive for the packet after its record, and asks to wait this long.
     rnr: Option<u8>,
-    /// Since when others are ahead of it without any progress of its own.
+    /// Since when others have been ahead of it without any progress of its own.
     behind_since: Option<Time>,
 }
 
@@ -82,7 +82,7 @@ impl Member {
     }
 }
 
-/// A request that no group carries.
+/// A request that groups do not support.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     psn: Psn,
@@ -95,17 +95,17 @@ pub(crate) struct Root {
     key: GroupKey,
     config: RootConfig,
     members: Vec<Member>,
-    /// Beside `members`.
+    /// Parallel to `members`.
     records: Vec<Record>,
-    /// Last PSN that the sender was told is acknowledged.
+    /// Last PSN acknowledged to the sender.
     told: Option<Psn>,
     told_msn: u32,
-    /// The PSN behind the last that the sender has sent, as far as this switch has seen. `None`
-    /// only as long as `told` is.
+    /// The PSN after the last that the sender has sent, as far as this switch has seen. `None` only
+    /// as long as `told` is.
     sent_end: Option<Psn>,
-    /// Packets of the sender's in a row that fit nothing that is known.
+    /// Consecutive packets of the sender that do not fit the known state.
     strays: u32,
-    /// The PSN that the sender was asked to go back to, and has not sent again yet.
+    /// The PSN that the sender was asked to go back to, and has not retransmitted yet.
     asked: Option<Psn>,
     refusal: Option<Refusal>,
     failed: Option<NakCode>,
@@ -131,12 +131,12 @@ impl Root {
         }
     }
 
-    /// Whether a table with other members can be taken now.
+    /// Whether a table with other members can be installed now.
     pub(crate) fn check_update(&self, config: &RootConfig) -> Result<(), InvalidTable> {
         let is_new = |member: &MemberConfig| self.index_of(member.id).is_none();
         let is_drained = match (self.told, self.sent_end) {
             (Some(told), Some(end)) => told.next() == end,
-            // Nothing is known, and the newcomer has to speak as all others.
+            // Nothing is known, and the new member has to respond like all others.
             _ => true,
         };
         if !is_drained && config.members.iter().any(is_new) {
@@ -145,7 +145,7 @@ impl Root {
         Ok(())
     }
 
-    /// Takes a table with other members. Records of those that stay are kept.
+    /// Installs a table with other members. Records of those that stay are kept.
     pub(crate) fn update(&mut self, now: Time, config: RootConfig, out: &mut Out<'_>) {
         let mut members = Vec::with_capacity(config.members.len());
         let mut records = Vec::with_capacity(config.members.len());
@@ -166,13 +166,14 @@ impl Root {
         }
         let first_psn = self.config.first_psn;
         (self.members, self.records) = (members, records);
-        // What was known when the root began does not change.
+        // The starting PSN does not change.
         self.config = RootConfig { first_psn, ..config };
         self.raise(out);
         self.watch(now);
     }
 
-    /// What a restart would leave: members who have to speak before anything is acknowledged.
+    /// Resets to the state after a restart: members have to respond before anything is
+    /// acknowledged.
     fn forget(&mut self) {
         (self.told, self.sent_end, self.asked, self.refusal) = (None, None, None, None);
         self.strays = 0;
@@ -191,20 +192,20 @@ impl Root {
         self.members.iter().map(|member| member.config.id)
     }
 
-    /// What is known of each member, by member ID.
+    /// The record of each member, by member ID.
     pub(crate) fn records(&self) -> impl Iterator<Item = (Qpn, Record)> {
         self.member_ids().zip(self.records.iter().copied())
     }
 
-    /// What an operator wants to know.
+    /// The status for an operator.
     pub(crate) fn status(&self) -> RootStatus {
-        // The sender's last packet, and how far behind it somebody is.
+        // The sender's last packet, and how far a member is behind it.
         let behind = |psn: Psn| {
             let last = self.sent_end?.sub(1);
             Some(u32::try_from(last.diff(psn)).unwrap_or(0))
         };
         let live = || self.records.iter().filter(|record| record.is_live);
-        // Nobody is further behind than one that has not spoken.
+        // A member that has not responded is the furthest behind.
         let most = live().map(|record| record.acked.and_then(behind).unwrap_or(u32::MAX)).max();
         let members = self.members.iter().zip(&self.records).map(|(member, record)| {
             let lag = record.acked.and_then(behind);
@@ -240,7 +241,7 @@ impl Root {
         self.config.merge.is_sparing()
     }
 
-    /// Tells the sender what enough members have by now, if that is more than before.
+    /// Acknowledges what enough members have by now, if that is more than before.
     fn raise(&mut self, out: &mut Out<'_>) {
         let reached = self.view().reached();
         if let Some(psn) = reached.filter(|psn| self.told.is_none_or(|told| psn.after(told))) {
@@ -271,7 +272,7 @@ impl Root {
         }
     }
 
-    /// Refuses the request that no group carries, once everything before it is acknowledged.
+    /// Refuses the unsupported request, once everything before it is acknowledged.
     fn tell_refusal(&mut self, out: &mut Out<'_>) {
         if let (Some(refusal), Some(told)) = (self.refusal, self.told)
             && told.next() == refusal.psn

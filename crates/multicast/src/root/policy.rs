@@ -7,14 +7,14 @@ use super::{Cause, Event, Out, Root};
 use crate::switch::EvictError;
 
 impl Root {
-    /// Notes who is behind others, and since when.
+    /// Records which members are behind others, and since when.
     pub(super) fn watch(&mut self, now: Time) {
         if self.config.policy.patience_ns().is_none() {
             return;
         }
         let live = || self.records.iter().filter(|record| record.is_live);
         let later = |a: Psn, b: Psn| if b.after(a) { b } else { a };
-        // Whoever was ahead may have left, and what it had is acknowledged.
+        // The member that was ahead may have left, and what it had is acknowledged.
         let first = live().filter_map(|record| record.acked).chain(self.told).reduce(later);
         for (member, record) in self.members.iter_mut().zip(&self.records) {
             let is_behind = first
@@ -32,7 +32,7 @@ impl Root {
         Some(since.plus_nanos(patience))
     }
 
-    /// Evicts those whose time is up.
+    /// Evicts members whose time is up.
     pub(crate) fn on_timeout(&mut self, now: Time, out: &mut Out<'_>) {
         while let Some(deadline) = self.deadline()
             && deadline <= now
@@ -48,7 +48,7 @@ impl Root {
         self.watch(now);
     }
 
-    /// A member leaves because an operator wants it. The group does not fail for that.
+    /// A member leaves on an operator's request. The group does not fail because of that.
     pub(crate) fn evict_by_order(&mut self, id: Qpn, out: &mut Out<'_>) -> Result<(), EvictError> {
         let member = self.index_of(id).filter(|member| self.records[*member].is_live);
         let member = member.ok_or(EvictError::NoMember(id))?;
@@ -60,7 +60,7 @@ impl Root {
         Ok(())
     }
 
-    /// A member leaves, or the group fails for want of members.
+    /// A member leaves, or the group fails for lack of members.
     pub(super) fn evict(&mut self, member: usize, cause: Cause, out: &mut Out<'_>) {
         if self.live() <= self.config.policy.least() {
             return self.fail(member, NakCode::RemoteOperational, cause, out);
@@ -90,8 +90,8 @@ impl Root {
         self.tell_failure(out);
     }
 
-    /// Tells the sender that the group has failed. Where it is not known what members have, silence
-    /// is the answer: any other would acknowledge something.
+    /// Tells the sender that the group has failed. While the members' state is unknown the root
+    /// stays silent: any response would acknowledge something.
     pub(super) fn tell_failure(&self, out: &mut Out<'_>) {
         if let (Some(code), Some(told)) = (self.failed, self.told) {
             out.counters.refusals_out += 1;

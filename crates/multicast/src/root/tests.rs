@@ -1,5 +1,5 @@
-//! Merging against a model that knows everything: receivers that take packets in order, a sender
-//! that goes back, and a network that loses, doubles and delays what it likes.
+//! Merging against an omniscient model: receivers that take packets in order, a sender that goes
+//! back, and a network that loses, duplicates and delays arbitrarily.
 
 use bowline_wire::{NakCode, Syndrome};
 use proptest::prelude::*;
@@ -18,11 +18,11 @@ fn psn(place: u32) -> u32 {
 enum Step {
     /// The sender sends its next packet; a bit for each member that loses it.
     Send(u16),
-    /// One of the answers on their way arrives, or a copy of it.
+    /// One of the responses in flight arrives, perhaps twice.
     Answer { which: u8, twice: bool },
-    /// One of the answers is lost.
+    /// One of the responses is lost.
     Lose(u8),
-    /// The sender goes back to what is not acknowledged.
+    /// The sender goes back to the first unacknowledged packet.
     Timeout,
 }
 
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A receiver that takes packets in order and answers each.
+/// A receiver that takes packets in order and responds to each.
 #[derive(Clone, Copy, Default)]
 struct Receiver {
     /// Packets that it has.
@@ -44,7 +44,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// What it answers to the packet at a place.
+    /// Its response to the packet at an index.
     fn take(&mut self, place: u32) -> Option<(u32, Syndrome)> {
         if place > self.has {
             let nak = Syndrome::Nak(NakCode::PsnSequence);
@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// What the sender is told must be true.
+    /// Everything reported to the sender must be true.
     fn hear(&mut self, told: &[Told]) {
         for told in told {
             let (psn, goes_back) = match *told {
@@ -131,13 +131,14 @@ impl Model {
             };
             let place = psn.wrapping_sub(FIRST) & 0xff_ffff;
             if place == 0xff_ffff {
-                // A switch that has lost its state may repeat what was so before the first packet.
+                // A switch that has lost its state may repeat what was true before the first
+                // packet.
                 continue;
             }
             let acked = if goes_back { place } else { place + 1 };
             let having = self.receivers.iter().filter(|receiver| receiver.has >= acked).count();
             assert!(having >= self.need, "{told:?}: {having} have it");
-            // The sender takes no notice of what is not in flight.
+            // The sender ignores responses about packets that are not in flight.
             if place < self.una || place >= self.end {
                 continue;
             }
@@ -200,7 +201,7 @@ proptest! {
         for step in &steps {
             model.step(*step);
         }
-        // The switch forgets everything; answers on their way are as late as they like.
+        // The switch loses its state; responses in flight may be arbitrarily late.
         model.rig = Rig::new(members, RootConfig { merge, ..root(None) });
         for step in &more {
             model.step(*step);

@@ -19,11 +19,11 @@ use crate::rewrite::{Edit, OldPlace, Rewriter};
 use crate::root::{Event, Out, Root};
 use crate::table::{GROUP_PREFIX, GroupKey, InvalidTable, Region, Table};
 
-/// Answers that wait for the driver. A frame makes at most a few, so that only a driver that breaks
+/// Responses that wait for the driver. A frame makes at most a few, so only a driver that breaks
 /// the contract loses any.
 const MAX_ANSWERS: usize = 4096;
 
-/// How much a switch holds.
+/// Capacity of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchLimits {
     /// Groups.
@@ -37,14 +37,14 @@ impl Default for SwitchLimits {
     }
 }
 
-/// What becomes of a frame.
+/// What to do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It belongs to no group here: forward it as any other.
+    /// It belongs to no group here: forward it like any other.
     Pass,
-    /// It is taken, and goes nowhere.
+    /// It was consumed, and is not forwarded.
     Taken,
-    /// It leaves as copies; see [`Switch::edit`].
+    /// It is replaced by copies; see [`Switch::edit`].
     Replicate(Replicas),
 }
 
@@ -60,17 +60,17 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Turns the copy that an edit has made of the frame back into the frame.
+    /// The changes that turn an edited copy back into the frame.
     pub fn undo(&self, edit: &Edit) -> Edit {
         edit.inverse(self.flow, self.id, self.place.as_ref())
     }
 
-    /// The branches that get one, as a set of bits.
+    /// The branches that get a copy, as a bit set.
     pub fn branch_set(&self) -> u64 {
         self.branches
     }
 
-    /// The branches that get one.
+    /// The branches that get a copy.
     pub fn branches(&self) -> impl Iterator<Item = usize> + use<> {
         let branches = self.branches;
         (0..64).filter(move |branch| branches >> branch & 1 != 0)
@@ -84,26 +84,26 @@ struct Group {
     branches: Vec<Rewriter>,
     regions: Vec<Region>,
     root: Option<Root>,
-    /// When the root wants to be called, as `Switch::deadlines` has it.
+    /// The root's next timeout, as in `Switch::deadlines`.
     deadline: Option<Time>,
 }
 
-/// A switch's packet processor: frames in, verdicts and answers out.
+/// A switch's packet processor: frames in, verdicts and responses out.
 ///
 /// The driver calls [`handle_frame`](Switch::handle_frame) for each frame, sends the copies that
 /// the verdict asks for ([`edit`](Switch::edit)), then what
-/// [`poll_transmit`](Switch::poll_transmit) gives until that is empty. It calls
-/// [`handle_timeout`](Switch::handle_timeout) when the time of
-/// [`poll_timeout`](Switch::poll_timeout) has come, and asks for that after every other call.
+/// [`poll_transmit`](Switch::poll_transmit) returns until that is empty. It calls
+/// [`handle_timeout`](Switch::handle_timeout) at the time that
+/// [`poll_timeout`](Switch::poll_timeout) returns, and calls the latter after every other call.
 /// [`poll_event`](Switch::poll_event) may be called at any time. Time does not go backwards.
 #[derive(Debug, Default)]
 pub struct Switch {
     limits: SwitchLimits,
     groups: Vec<Option<Group>>,
-    /// Places in `groups` that are empty.
+    /// Empty slots of `groups`.
     free: Vec<usize>,
     by_key: BTreeMap<GroupKey, usize>,
-    /// Groups and members by where answers are sent to.
+    /// Groups and members by the destination of responses.
     by_answer: BTreeMap<(IpAddr, Qpn), (usize, usize)>,
     deadlines: BTreeSet<(Time, usize)>,
     answers: VecDeque<Answer>,
@@ -117,11 +117,11 @@ impl Switch {
         Switch { limits, ..Switch::default() }
     }
 
-    /// Takes a table for a group: a new one, or a newer one. Members that stay keep what is known
-    /// of them.
+    /// Installs a table for a group: a new one, or a newer version. The records of members that
+    /// stay are kept.
     ///
     /// # Errors
-    /// Why it is not taken; the old table stays in force.
+    /// Why it is rejected; the old table stays in force.
     pub fn install(&mut self, now: Time, table: Table) -> Result<(), InvalidTable> {
         table.check()?;
         let known = self.by_key.get(&table.key).copied();
@@ -166,7 +166,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Member IDs must be free where answers are sent to.
+    /// Member IDs must be unused at the address that responses are sent to.
     fn check_ids(&self, known: Option<usize>, table: &Table) -> Result<(), InvalidTable> {
         let Some(root) = &table.root else { return Ok(()) };
         let is_foreign = |id: &Qpn| {
@@ -195,7 +195,7 @@ impl Switch {
         Some(root)
     }
 
-    /// Forgets a group. Its packets pass as any other from now on.
+    /// Removes a group. Its packets pass like any other from now on.
     pub fn remove(&mut self, key: &GroupKey) {
         let Some(slot) = self.by_key.remove(key) else { return };
         self.forget_answers(slot);
@@ -215,13 +215,13 @@ impl Switch {
         self.by_key.is_empty()
     }
 
-    /// What the root of a group knows of its members, by member ID.
+    /// The root's records of a group's members, by member ID.
     pub fn records(&self, key: &GroupKey) -> impl Iterator<Item = (Qpn, Record)> {
         let group = self.by_key.get(key).and_then(|slot| self.groups[*slot].as_ref());
         group.and_then(|group| group.root.as_ref()).into_iter().flat_map(Root::records)
     }
 
-    /// Takes a frame.
+    /// Handles a frame.
     pub fn handle_frame(&mut self, now: Time, frame: &Arrival<'_>) -> Verdict {
         let Ok(bth) = BthView::new(frame.bytes) else { return Verdict::Pass };
         if bth.dest_qpn().prefix() != GROUP_PREFIX {
@@ -233,8 +233,8 @@ impl Switch {
         }
     }
 
-    /// Takes a frame that a sender sends: what [`handle_frame`](Switch::handle_frame) does with it,
-    /// for drivers that know who sends.
+    /// Handles a frame from a sender, as [`handle_frame`](Switch::handle_frame) does, for drivers
+    /// that know its origin.
     pub fn handle_data(&mut self, now: Time, frame: &Arrival<'_>) -> Verdict {
         let Ok(bth) = BthView::new(frame.bytes) else { return Verdict::Pass };
         let key = GroupKey { sender: frame.flow.src, id: bth.dest_qpn() };
@@ -244,8 +244,8 @@ impl Switch {
         }
     }
 
-    /// Takes a frame that comes from the network towards a sender: whether it is a member's answer,
-    /// and so taken.
+    /// Handles a frame from the network towards a sender: returns whether it is a member's
+    /// response, and so consumed.
     pub fn handle_answer(&mut self, now: Time, frame: &Arrival<'_>) -> bool {
         let Ok(bth) = BthView::new(frame.bytes) else { return false };
         let found = self.by_answer.get(&(frame.flow.dst, bth.dest_qpn())).copied();
@@ -261,7 +261,7 @@ impl Switch {
             self.counters.drop_malformed += 1;
             return Verdict::Taken;
         };
-        // Nobody acknowledges UC: where there is nothing to merge, it is copied as it is.
+        // UC is not acknowledged: where there is nothing to merge, it is copied unchanged.
         let is_carried = match packet.info().service {
             Service::Rc => true,
             Service::Uc => group.root.is_none(),
@@ -316,19 +316,19 @@ impl Switch {
         self.arm(slot, now);
     }
 
-    /// What the copy for a branch must say. To be asked before tables change.
+    /// The changes for the copy of a branch. Call this before tables change.
     pub fn edit(&mut self, replicas: &Replicas, branch: usize) -> Option<Edit> {
         let group = self.groups.get_mut(replicas.group)?.as_mut()?;
         let rewriter = group.branches.get_mut(branch)?;
         Some(rewriter.edit(&replicas.flow, replicas.id, replicas.len, replicas.place.as_ref()))
     }
 
-    /// The next answer for a sender.
+    /// The next response for a sender.
     pub fn poll_transmit(&mut self) -> Option<Answer> {
         self.answers.pop_front()
     }
 
-    /// Whether there is an answer for a sender.
+    /// Whether there is a response for a sender.
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty()
     }
@@ -343,7 +343,7 @@ impl Switch {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// The time has come.
+    /// The timeout has come.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((at, slot)) = self.deadlines.first().copied()
             && at <= now
@@ -363,19 +363,19 @@ impl Switch {
         }
     }
 
-    /// What it has done.
+    /// Its counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Notes when a group wants to be called, and keeps queues bounded.
+    /// Records a group's next timeout, and keeps queues bounded.
     fn arm(&mut self, slot: usize, now: Time) {
         while self.answers.len() > MAX_ANSWERS {
             self.answers.pop_front();
             self.counters.drop_answers += 1;
         }
         let Some(group) = self.groups[slot].as_mut() else { return };
-        // A deadline that has passed is for the next call, not for this very moment again.
+        // A deadline that has passed is for the next call, not for this very instant again.
         let wanted = group.root.as_ref().and_then(Root::deadline).map(|at| at.max(now));
         if wanted != group.deadline {
             if let Some(old) = group.deadline {
@@ -387,7 +387,7 @@ impl Switch {
     }
 }
 
-/// Whether groups carry such a packet, and what becomes of its RETH.
+/// Whether groups support such a packet, and how to rewrite its RETH.
 fn carried(regions: &[Region], packet: &PacketView<'_>) -> Result<Option<OldPlace>, NakCode> {
     let info = packet.info();
     if !matches!(info.kind, OpKind::Send | OpKind::Write) || info.has_invalidate {
@@ -399,7 +399,7 @@ fn carried(regions: &[Region], packet: &PacketView<'_>) -> Result<Option<OldPlac
     let found = regions.iter().position(|r| r.contains(reth.rkey, reth.va, reth.len));
     match found {
         Some(region) => Ok(Some(OldPlace { region, at, reth, base: regions[region].va })),
-        // It writes nothing, and nobody checks where.
+        // It writes nothing, so the address is not checked.
         None if reth.len == 0 => Ok(None),
         None => Err(NakCode::RemoteAccess),
     }

@@ -1,4 +1,4 @@
-//! What a switch tells an operator about its groups, and what an operator may ask of it.
+//! What a switch reports to an operator about its groups, and the operator's commands.
 
 use core::net::IpAddr;
 
@@ -17,21 +17,21 @@ pub struct GroupStatus {
     pub key: GroupKey,
     /// Version of its table.
     pub epoch: u64,
-    /// What this switch knows as the group's root; `None` if it only copies.
+    /// The root's state, if this switch is the group's root; `None` if it only replicates.
     pub root: Option<RootStatus>,
-    /// Where copies go. Behind a branch may be another switch.
+    /// Where copies go. There may be another switch behind a branch.
     pub branches: Vec<IpAddr>,
 }
 
 /// What the root of a group knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootStatus {
-    /// What happens to members that fail or fall behind.
+    /// How members that fail or fall behind are treated.
     pub policy: Policy,
     /// Nothing more is acknowledged.
     pub has_failed: bool,
-    /// Packets that were sent and that the sender does not know to be delivered. `None` as long as
-    /// that is not known, after a restart.
+    /// Packets that were sent and not acknowledged to the sender. `None` while that is unknown,
+    /// after a restart.
     pub outstanding: Option<u32>,
     /// The members, evicted ones included.
     pub members: Vec<MemberStatus>,
@@ -46,25 +46,25 @@ pub struct MemberStatus {
     pub addr: IpAddr,
     /// Whether it is still a member.
     pub is_live: bool,
-    /// Packets that were sent and that it has not acknowledged; `None` if it has not spoken yet.
+    /// Packets that were sent and that it has not acknowledged; `None` if it has not responded yet.
     pub lag: Option<u32>,
     /// It lacks packets, and no other member lacks more: the sender waits for it.
     pub holds_back: bool,
 }
 
-/// Why a member is not evicted.
+/// Why a member cannot be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EvictError {
     /// The switch does not know the group.
     #[error("there is no group {} of {}: `bowline group ls` lists them", .0.id, .0.sender)]
     NoGroup(GroupKey),
-    /// It only copies.
+    /// It only replicates.
     #[error("this switch only copies for the group: its sender knows the members")]
     NoRoot,
     /// No live member has this ID.
     #[error("no live member has ID {0}: `bowline group ls` lists them")]
     NoMember(Qpn),
-    /// The group would fail for want of members.
+    /// The group would fail for lack of members.
     #[error("the group would have too few members: its policy needs {0}")]
     TooFew(usize),
 }
@@ -81,8 +81,7 @@ impl Switch {
         })
     }
 
-    /// Takes a member out of a group because somebody wants it. Completions from now on do not
-    /// speak of it.
+    /// Removes a member from a group on request. Completions from now on do not cover it.
     ///
     /// # Errors
     /// Why not; then nothing has changed.

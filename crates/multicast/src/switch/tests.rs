@@ -1,4 +1,4 @@
-//! The gaps of the paper, one by one.
+//! Cases that the paper leaves open, one by one.
 
 use bowline_link::Time;
 use bowline_wire::{NakCode, Opcode, Psn, Qpn, Reth, Syndrome};
@@ -174,7 +174,7 @@ fn damaged_and_foreign_answers_count_for_nothing() {
     assert_eq!(rig.switch.counters().drop_source, 1);
     assert_eq!(rig.ack(1, 3), [], "never sent");
     assert_eq!(rig.switch.counters().drop_ahead, 1);
-    // A driver that does not see the identification takes one that explains the ICRC.
+    // A driver that does not see the identification accepts any that matches the ICRC.
     let arrival = Arrival { flow: link, ip_id: None, bytes: &good };
     rig.switch.handle_frame(rig.now, &arrival);
     assert_eq!(rig.told(), [Told::Ack(2)]);
@@ -190,7 +190,7 @@ fn a_damaged_jump_of_the_sender_is_not_believed() {
     assert_eq!(rig.frame(&bad).len(), 0);
     assert_eq!(rig.ack(0, 1), [], "still never sent");
     assert_eq!(rig.switch.counters().drop_icrc, 1);
-    // Nor one that no sender makes, whatever its ICRC.
+    // Nor a packet that no sender makes, whatever its ICRC.
     let far = data_packet(&link, Opcode::RC_SEND_ONLY, GROUP.id, Psn::new(1 << 15), 8, nowhere);
     assert_eq!(rig.frame(&far).len(), 0);
     assert_eq!(rig.switch.counters().drop_ahead, 2);
@@ -223,7 +223,7 @@ fn a_refusal_of_a_member_fails_the_group_or_evicts_it() {
     assert_eq!(rig.send(3), [1]);
     assert_eq!(rig.ack(0, 3), [], "it does not count any more");
     assert_eq!(rig.ack(1, 3), [Told::Ack(3)]);
-    // The last one cannot leave.
+    // The last member cannot leave.
     assert_eq!(rig.send(4), [1]);
     assert_eq!(rig.answer(1, 4, Syndrome::Nak(ACCESS)), [Told::Refused(4, OPERATIONAL)]);
 }
@@ -291,7 +291,7 @@ fn a_laggard_is_found_when_those_ahead_of_it_have_left() {
 fn after_a_restart_nobody_is_ahead_by_more_than_a_sender_can_be() {
     for config in [root(None), root(None).as_in_the_paper()] {
         let mut rig = Rig::new(2, config);
-        // A stranger moves what is believed to be sent, and speaks for a member.
+        // A forger moves what the root believes was sent, and responds for a member.
         for psn in [1 << 20, 5] {
             rig.send(psn);
         }
@@ -341,7 +341,7 @@ fn a_root_that_believed_a_stranger_finds_back() {
     assert_eq!(rig.send(3), [0, 1]);
     assert_eq!(rig.ack(0, 3), []);
     assert_eq!(rig.ack(1, 3), [Told::Ack(3)]);
-    // One stray packet does nothing.
+    // One stray packet has no effect.
     assert_eq!(rig.send(1 << 20), []);
     assert_eq!(rig.send(4), [0, 1]);
     assert_eq!(rig.ack(0, 4), []);
@@ -386,7 +386,7 @@ fn a_member_joins_when_all_is_acknowledged_and_leaves_at_any_time() {
     rig.switch.install(rig.now, without_last).expect("a newer table");
     assert_eq!(rig.told(), [Told::Ack(2)]);
     assert_eq!(rig.send(3), [0, 1]);
-    // Its ID is nobody's now.
+    // Its ID is unused now.
     let link = flow(member_addr(2), SENDER);
     let ack = ack_packet(&link, member_id(2), Psn::new(2), Syndrome::Ack { credits: 0 }, 0);
     let arrival = Arrival { flow: link, ip_id: Some(0), bytes: &ack };
@@ -491,7 +491,7 @@ proptest! {
             }
         }
         rig.switch.handle_timeout(Time::from_millis(1));
-        // But for what is so anyway: that nobody has anything yet.
+        // Except what is true anyway: that no member has anything yet.
         let told = rig.told();
         prop_assert!(told.iter().all(|told| *told == Told::Ack(0xff_ffff)), "{told:?}");
     }

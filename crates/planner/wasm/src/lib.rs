@@ -1,11 +1,10 @@
 //! The planner for a browser: WebAssembly with a plain C interface.
 //!
-//! A page asks [`input`] for room, writes a question there, calls [`answer`], [`curves`] or
+//! A page calls [`input`] for a buffer, writes a question there, calls [`answer`], [`curves`] or
 //! [`map_end`], each of which returns the length of its result, and reads that from [`output`]. A
 //! heatmap takes longer, and is computed in steps between which the page can react: [`map_begin`],
 //! [`map_step`] until no row is left, [`map_end`]. Question and result are UTF-8. A question is
-//! lines of `key=value` ([`State`]); the key `source` is what drawings say about where their
-//! numbers come from.
+//! lines of `key=value` ([`State`]); the key `source` is the attribution shown in drawings.
 //!
 //! `crates/planner/wasm/build` builds it into `crates/planner/page/planner.wasm`.
 
@@ -20,17 +19,17 @@ thread_local! {
     static MAP: RefCell<Option<Map>> = const { RefCell::new(None) };
 }
 
-/// A heatmap under way.
+/// A heatmap in progress.
 struct Map {
     source: String,
     grid: Grid,
     rows: Vec<Vec<f64>>,
 }
 
-/// Longer questions are cut off.
+/// Longer questions are truncated.
 const MAX_INPUT: usize = 64 << 10;
 
-/// Room for a question of so many bytes. The next call of this function moves it.
+/// A buffer for a question of so many bytes. The next call of this function moves it.
 #[unsafe(no_mangle)]
 pub extern "C" fn input(bytes: usize) -> *mut u8 {
     INPUT.with_borrow_mut(|input| {
@@ -46,7 +45,7 @@ pub extern "C" fn output() -> *const u8 {
     OUTPUT.with_borrow(|output| output.as_ptr())
 }
 
-/// Words and numbers, as JSON: what [`bowline_planner::answer`] says, or `error` with its key and
+/// Text and numbers, as JSON: what [`bowline_planner::answer`] returns, or `error` with its key and
 /// message.
 #[unsafe(no_mangle)]
 pub extern "C" fn answer() -> usize {
@@ -56,7 +55,7 @@ pub extern "C" fn answer() -> usize {
     })
 }
 
-/// The curves, as SVG; nothing if the question makes no sense.
+/// The curves, as SVG; empty if the question is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn curves() -> usize {
     reply(|question| {
@@ -66,7 +65,7 @@ pub extern "C" fn curves() -> usize {
     })
 }
 
-/// Begins a heatmap; returns how many rows it has, none if the question makes no sense.
+/// Starts a heatmap; returns the number of its rows, 0 if the question is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn map_begin() -> usize {
     let begun = INPUT.with_borrow(|input| {
@@ -92,7 +91,7 @@ pub extern "C" fn map_step() -> usize {
     })
 }
 
-/// The heatmap, as SVG; nothing unless all its rows are there.
+/// The heatmap, as SVG; empty unless all its rows are computed.
 #[unsafe(no_mangle)]
 pub extern "C" fn map_end() -> usize {
     let done = MAP.with_borrow_mut(|map| map.take_if(|map| map.rows.len() == map.grid.rows()));
@@ -106,7 +105,7 @@ pub extern "C" fn map_end() -> usize {
     })
 }
 
-/// What drawings say about where their numbers come from.
+/// The attribution shown in drawings.
 fn source(question: &str) -> &str {
     question.lines().find_map(|line| line.strip_prefix("source=")).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Forging packets: every kind that an engine may take for its peer's, with a right ICRC.
+//! Forges every kind of packet that an engine may accept as its peer's, with a correct ICRC.
 
 use core::net::IpAddr;
 
@@ -15,13 +15,13 @@ use crate::rng::SimRng;
 
 /// Packets of the longest forged message.
 const MAX_PACKETS: u64 = 3;
-/// IPv4 identifications that Bowline's own bursts have.
+/// Number of IPv4 identifications that Bowline's own bursts use.
 const OWN_IDS: u64 = 64;
 
-/// A QP as strangers know it.
+/// A QP as an outsider knows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
-    /// In whose name packets come.
+    /// The spoofed source.
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
     pub(crate) qpn: Qpn,
@@ -31,7 +31,7 @@ pub(crate) struct Target {
     pub(crate) reliable: bool,
 }
 
-/// A message that an unreliable QP may take for its peer's.
+/// A forged message that an unreliable QP may accept as its peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ForgedMessage {
     pub(crate) len: u32,
@@ -54,8 +54,8 @@ impl Forger {
         Forger { rng, own_ids }
     }
 
-    /// Packets of a kind that begin with a PSN, and the message that they are, if the target may
-    /// take it for one.
+    /// Packets of a kind, starting at a PSN, and the message that they make up, if the target may
+    /// accept it.
     pub(crate) fn forge(
         &mut self,
         kind: Forgery,
@@ -130,7 +130,7 @@ impl Forger {
         let len = (packets - 1) * to.mtu + rng.range(1, u64::from(to.mtu)) as u32;
         let imm = rng.percent(40).then(|| rng.bits() as u32);
         let message = ForgedMessage { len, pattern: rng.bits(), imm, is_write: false };
-        // To revoke a key one has to know it.
+        // To invalidate a key, one has to know it.
         let revoked = (to.reliable && imm.is_none() && rng.percent(20)).then(|| key(rng));
         let bytes = pattern::message(message.pattern, len as usize);
         let ext = ExtHeaders {
@@ -186,7 +186,7 @@ impl Forger {
         };
         let reth = Reth { len: total, ..reth(rng, 1) };
         let payload = noise(rng, len);
-        // An empty one touches nothing, so that nobody asks for its key.
+        // An empty WRITE touches no memory, so its key is not checked.
         let message = imm.filter(|_| only && len == 0).map(|imm| ForgedMessage {
             len: 0,
             pattern: 0,
@@ -198,7 +198,7 @@ impl Forger {
         (vec![self.seal(to, bth, ext, &payload)], message)
     }
 
-    /// A landing of SDR: an immediate, and perhaps nothing else.
+    /// A landing of SDR: an immediate, possibly without payload.
     pub(crate) fn landing(&mut self, to: &Target, psn: Psn, imm: u32) -> Packet {
         let len = self.rng.pick(&[0, 0, 1, to.mtu]);
         let rkey = key(&mut self.rng);
@@ -259,12 +259,12 @@ impl Forger {
         self.seal(to, bth, ext, &payload)
     }
 
-    /// Anything under any opcode of the transport, whole or not.
+    /// Arbitrary bytes under any opcode of the transport, complete or not.
     fn noise_packet(&mut self, to: &Target, psn: Psn) -> Packet {
         let base = if to.reliable { 0 } else { 0x20 };
         let opcode = Opcode(base + self.rng.below(0x20) as u8);
-        // Nothing that could be a message: an opcode that the transport does not know, or too
-        // little of one.
+        // Must not form a message: an opcode that the transport does not know, or a truncated
+        // packet.
         let known = opcode.info().is_some();
         let mut bytes = vec![0; Bth::LEN];
         if let Some(bth) = bytes.first_chunk_mut() {
@@ -308,14 +308,14 @@ impl Forger {
 }
 
 impl Target {
-    /// An RC opcode as the target's transport has it.
+    /// An RC opcode, translated to the target's transport.
     fn opcode(&self, rc: Opcode) -> Opcode {
         if self.reliable { rc } else { Opcode(rc.0 | 0x20) }
     }
 }
 
-/// Keys that somebody would try first, or any; right with a chance of some hundred in 2^32, and
-/// then the address is wrong.
+/// A key that an attacker would try first, or a random one. It is right with a chance of some
+/// hundred in 2^32, and then the address is wrong.
 pub(super) fn key(rng: &mut SimRng) -> u32 {
     match rng.below(6) {
         0 => 0,
@@ -340,7 +340,7 @@ fn aeth(rng: &mut SimRng, kind: Forgery) -> Aeth {
     Aeth { syndrome, msn: rng.below(1 << 24) as u32 }
 }
 
-/// Opcode and length of a packet that begins no message.
+/// Opcode and length of a packet that does not start a message.
 fn piece(rng: &mut SimRng, to: &Target) -> (Opcode, u32) {
     let ends = [Opcode::RC_SEND_LAST, Opcode::RC_WRITE_LAST];
     let middles = [Opcode::RC_SEND_MIDDLE, Opcode::RC_WRITE_MIDDLE];
@@ -352,7 +352,7 @@ fn piece(rng: &mut SimRng, to: &Target) -> (Opcode, u32) {
     (to.opcode(opcode), len)
 }
 
-/// A repair of a block that begins with a PSN.
+/// A repair for a block that starts at a PSN.
 fn repair(rng: &mut SimRng, to: &Target, base: Psn) -> Vec<u8> {
     let count = rng.range(1, 8) as u8;
     let c = rng.range(1, 2) as u8;

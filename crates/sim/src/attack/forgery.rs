@@ -1,13 +1,13 @@
 //! Kinds of forgeries.
 
-/// What a forged packet is.
+/// What a forged packet pretends to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgery {
     /// A SEND over RC or UC, in one packet or several.
     Send,
     /// A WRITE over RC or UC with a key that is a guess.
     Write,
-    /// A piece of a message that the peer may have begun.
+    /// A middle or last packet of a message that the peer may have started.
     Piece,
     /// A READ.
     Read,
@@ -25,7 +25,7 @@ pub enum Forgery {
     AtomicAck,
     /// A datagram.
     Datagram,
-    /// A repair of FEC.
+    /// A FEC repair.
     Repair,
     /// FEC's greeting, an announcement or a report.
     FecControl,
@@ -39,15 +39,15 @@ pub enum Forgery {
     Xp,
     /// XP's probe or feedback.
     XpControl,
-    /// Bytes under an opcode that anything may be.
+    /// Random bytes under any opcode.
     Noise,
-    /// A sealed packet once more, perhaps much later.
+    /// A sealed packet replayed, perhaps much later.
     Replayed,
     /// A sealed packet with some bits changed.
     Flipped,
     /// A sealed packet without its end.
     Truncated,
-    /// A sealed packet, back to its sender.
+    /// A sealed packet, returned to its sender.
     Reflected,
     /// A sealed packet for another queue pair.
     Redirected,
@@ -85,7 +85,7 @@ impl Forgery {
         Forgery::Renumbered,
     ];
 
-    /// What somebody on the path can make of sealed packets.
+    /// What an on-path attacker can make of sealed packets.
     pub(crate) const ON_PATH: [Forgery; 6] = [
         Forgery::Replayed,
         Forgery::Flipped,
@@ -126,7 +126,7 @@ impl Forgery {
         }
     }
 
-    /// What can be forged at a reliable connection.
+    /// What can be forged for a reliable connection.
     pub(crate) const RC: [Forgery; 14] = [
         Forgery::Send,
         Forgery::Write,
@@ -144,7 +144,7 @@ impl Forgery {
         Forgery::Noise,
     ];
 
-    /// What can be forged at an unreliable one.
+    /// What can be forged for an unreliable one.
     pub(crate) const UC: [Forgery; 7] = [
         Forgery::Send,
         Forgery::Write,
@@ -155,7 +155,7 @@ impl Forgery {
         Forgery::Noise,
     ];
 
-    /// Whether it is about the receiver's own requests, whose PSNs it then has.
+    /// Whether it responds to the receiver's own requests, and then carries their PSNs.
     pub(crate) fn is_response(self) -> bool {
         matches!(
             self,

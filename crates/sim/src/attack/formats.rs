@@ -1,4 +1,4 @@
-//! Datagrams of protocols above the NIC, as their formats have them, but for the secrets in them.
+//! Datagrams of protocols above the NIC: correct in format, but without the secrets.
 
 use bowline_wire::Qpn;
 
@@ -12,7 +12,7 @@ const AGENT_VERSION: u8 = 1;
 /// Kinds of messages between failover agents.
 const AGENT_KINDS: u64 = 6;
 
-/// A number that would do harm if it were believed, or a small one that may be right.
+/// A number that would do harm if it were trusted, or a small one that may be right.
 fn lie(rng: &mut SimRng) -> u64 {
     match rng.below(4) {
         0 => rng.below(4),
@@ -39,7 +39,7 @@ pub(crate) fn control_message(rng: &mut SimRng) -> Vec<u8> {
     bytes
 }
 
-/// What the reliable layer says over the control channel (`sdr/src/reliable/wire.rs`).
+/// A message of the reliable layer on the control channel (`sdr/src/reliable/wire.rs`).
 fn reliable_message(rng: &mut SimRng, out: &mut Vec<u8>) {
     let kind = rng.below(6) as u8;
     let words = match kind {

@@ -1,10 +1,10 @@
-//! An attacker off the path: it knows addresses, queue pair numbers and formats, reads nothing, and
-//! sends whatever packets it likes in anybody's name.
+//! An off-path attacker: it knows addresses, queue pair numbers and formats, reads nothing, and
+//! sends any packets under any source address.
 //!
-//! It has no secret: keys and tokens that it writes are guesses, and wrong. Packet sequence numbers
-//! are guesses too. Where a storm says that a guess is wrong, it is far from the truth; where the
-//! storm is about what a right one does, the connection is a hostage
-//! ([`crate::storm::Role::Hostage`]), of which less is promised. `docs/security.md` says what.
+//! It has no secrets: the keys and tokens that it writes are wrong guesses. Packet sequence numbers
+//! are guesses too. Where a storm requires a wrong guess, the guess is far from the truth; where
+//! the storm tests a right one, the connection is a hostage ([`crate::storm::Role::Hostage`]), for
+//! which fewer guarantees hold. `docs/security.md` lists them.
 
 mod forge;
 mod forgery;

@@ -2,18 +2,17 @@
 
 use crate::rng::SimRng;
 
-/// Draws about the attacker are apart from all others, so that everything else about a seed stays
-/// as it is.
+/// The attacker draws from its own stream, so that everything else about a seed stays the same.
 const STREAM: u64 = 0xa77;
-/// Seeds with an attacker, of a hundred, where none is asked for.
+/// Percentage of seeds with an attacker, where none is requested.
 const SHARE_PERCENT: u64 = 20;
-/// Forgeries of a seed, at most: a few times fewer than its own packets.
+/// Most forgeries of a seed: a few times fewer than its own packets.
 const MAX_BURSTS: u64 = 60;
 
 /// Which seeds have an attacker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attacker {
-    /// Those that draw one.
+    /// Those whose draw says so.
     #[default]
     Drawn,
     /// All.
@@ -25,9 +24,9 @@ pub enum Attacker {
 pub struct AttackPlan {
     /// The host at whose port its packets enter the network.
     pub host: usize,
-    /// It has found out the Q_Keys of datagram QPs, which everybody who talks to them knows.
+    /// It has learned the Q_Keys of datagram QPs, which all their peers know.
     pub knows_qkeys: bool,
-    /// It numbers its IPv4 packets as Bowline does; otherwise anyhow.
+    /// It numbers its IPv4 packets as Bowline does; otherwise at random.
     pub own_ids: bool,
     /// When it sends how much.
     pub bursts: Vec<Burst>,
@@ -55,7 +54,7 @@ impl AttackPlan {
         if attacker == Attacker::Drawn && !drawn {
             return None;
         }
-        // At the start, while all goes on, or now and then.
+        // At the start, throughout, or now and then.
         let span_ns = rng.pick(&[heal_ns, heal_ns, heal_ns / 16]).max(1);
         let mut bursts: Vec<Burst> = (0..rng.range(1, MAX_BURSTS))
             .map(|_| Burst { at_ns: rng.below(span_ns), forgeries: rng.pick(&[1, 1, 2, 8, 40]) })
@@ -69,7 +68,7 @@ impl AttackPlan {
         })
     }
 
-    /// The generator of its guesses.
+    /// The random generator of its guesses.
     pub(crate) fn guesses(seed: u64) -> SimRng {
         SimRng::new(seed, STREAM + 1)
     }

@@ -2,15 +2,15 @@
 
 use super::forgery::Forgery;
 
-/// Forgeries, by kind, and what came of them.
+/// Forgeries by kind, and their outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttackCoverage {
     sent: [u64; Forgery::ALL.len()],
-    /// Forged messages that a receive of an unreliable QP took, as the standard lets it.
+    /// Forged messages that an unreliable QP received, as the standard allows.
     pub received: u64,
     /// Ends of hostage connections that failed.
     pub hostages_failed: u64,
-    /// Hostage connections that went on to their end.
+    /// Hostage connections that completed.
     pub hostages_released: u64,
     /// Control messages without the token.
     pub refused: u64,

@@ -9,8 +9,8 @@ use crate::packet::Packet;
 /// Fragments of the longest forged message.
 const MAX_FRAGMENTS: u64 = 4;
 
-/// What only the two ends of a connection know. An attacker's numbers are near the right ones, so
-/// that nothing but the token stands between it and the connection.
+/// What only the two ends of a connection know. An attacker's numbers are close to the right ones,
+/// so that only the token protects the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
     pub(crate) token: Psn,

@@ -1,5 +1,5 @@
-//! Atomics happen exactly once: fetch-and-adds of one word return all its values, each once;
-//! compare-and-swaps of one writer make a chain.
+//! Atomics execute exactly once: fetch-and-adds on one word return all its values, each once;
+//! compare-and-swaps by one writer form a chain.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 pub struct AddWord {
     start: u64,
     add: u64,
-    /// How many additions came before each that returned.
+    /// The number of earlier additions, for each addition that returned.
     seen: BTreeSet<u64>,
-    /// Additions that failed: each happened once or not at all.
+    /// Failed additions: each executed once or not at all.
     unsure: u64,
 }
 
@@ -18,7 +18,7 @@ impl AddWord {
     /// A word that holds `start`; every addition adds `add`, which is odd.
     ///
     /// # Panics
-    /// If `add` is even: then two numbers of additions could give the same value.
+    /// If `add` is even: then two different numbers of additions could give the same value.
     pub fn new(start: u64, add: u64) -> AddWord {
         assert!(add % 2 == 1, "an odd number has an inverse modulo 2^64");
         AddWord { start, add, seen: BTreeSet::new(), unsure: 0 }
@@ -32,7 +32,7 @@ impl AddWord {
     /// An addition succeeded and returned `original`.
     ///
     /// # Errors
-    /// If another one returned the same: one of both was done twice, or not at all.
+    /// If another addition returned the same value: one of them was executed twice, or not at all.
     pub fn returned(&mut self, original: u64) -> Result<(), String> {
         let before = self.count_of(original);
         if !self.seen.insert(before) {
@@ -48,7 +48,7 @@ impl AddWord {
         self.unsure += 1;
     }
 
-    /// Whether the word's final value is explained.
+    /// Whether the additions explain the word's final value.
     ///
     /// # Errors
     /// Why it is not.
@@ -97,7 +97,7 @@ pub struct Swap {
 #[derive(Debug)]
 pub struct SwapWord {
     value: u64,
-    /// Failed requests, in order: a prefix of them happened.
+    /// Failed requests, in order: a prefix of them was executed.
     unsure: Vec<Swap>,
 }
 
@@ -107,7 +107,7 @@ impl SwapWord {
         SwapWord { value, unsure: Vec::new() }
     }
 
-    /// What it holds, as far as results told.
+    /// Its value, as far as results have shown.
     pub fn value(&self) -> u64 {
         self.value
     }
@@ -134,8 +134,8 @@ impl SwapWord {
         self.unsure.push(swap);
     }
 
-    /// Whether `value` is explained by some prefix of the failed requests, or if they need not be
-    /// `in_order`, by some of them; goes on from there.
+    /// Whether some prefix of the failed requests, or any subset if they need not be `in_order`,
+    /// explains `value`; continues from there.
     ///
     /// # Errors
     /// If it is not.

@@ -1,15 +1,15 @@
-//! Memory stays bounded: queues never hold more than they were made for.
+//! Memory stays bounded: queues never exceed their capacity.
 
 use crate::world::World;
 
-/// Packets that may be in flight at once, whatever a scenario does: windows and queues are a few
-/// MiB, so anything near this is a flood.
+/// Packets that may be in flight at once in any scenario: windows and queues are a few MiB, so
+/// anything near this is a flood.
 pub const MAX_IN_FLIGHT_PACKETS: usize = 200_000;
 
 /// Checks queues and the number of packets that were in flight.
 ///
 /// # Errors
-/// The bound that was passed.
+/// The bound that was exceeded.
 pub fn check(world: &World) -> Result<(), String> {
     check_queues(world)?;
     let peak = world.stats().in_flight_peak;

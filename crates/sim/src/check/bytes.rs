@@ -7,7 +7,7 @@ use bowline_nic::Buffer;
 
 use super::pattern;
 
-/// A write that is to happen, or may have happened.
+/// A write that is pending, or may have happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// The request.
@@ -27,9 +27,9 @@ impl Write {
 
 /// Model of a region that one QP writes.
 ///
-/// Writes of a reliable connection happen in the order of posting, so when one completes, the
-/// region holds it and everything before it, and perhaps parts of those behind it. A write that
-/// failed, or that an unreliable service may have lost, can be there in part.
+/// Writes of a reliable connection execute in posting order, so when one completes, the region
+/// holds it and all earlier ones, and perhaps parts of later ones. A write that failed, or that an
+/// unreliable service may have lost, can be there in part.
 #[derive(Debug)]
 pub struct RegionModel {
     /// Offset of the region in its buffer.
@@ -37,7 +37,7 @@ pub struct RegionModel {
     expected: Vec<u8>,
     pending: VecDeque<Write>,
     unsure: Vec<Write>,
-    /// Ranges about which nothing is promised.
+    /// Ranges without any guarantee.
     loose: Vec<Range<usize>>,
     frozen: bool,
 }
@@ -63,18 +63,18 @@ impl RegionModel {
         buffer.write_at(self.base + start, bytes);
     }
 
-    /// The application puts a range back to what the model says, as if to use it again: whatever
-    /// an engine writes there late is seen.
+    /// The application resets a range to the model's contents, as if to use it again: this exposes
+    /// late writes by an engine.
     pub fn restore(&self, buffer: &Buffer, range: Range<usize>) {
         buffer.write_at(self.base + range.start, &self.expected[range]);
     }
 
-    /// From now on nothing is promised about a range.
+    /// From now on nothing is guaranteed about a range.
     pub fn loosen(&mut self, range: Range<usize>) {
         self.loose.push(range);
     }
 
-    /// From now on nothing may change, whatever was still on its way.
+    /// From now on nothing may change, whatever was still in flight.
     pub fn freeze(&mut self, buffer: &Buffer) {
         buffer.read_at(self.base, &mut self.expected);
         self.unsure.clear();
@@ -86,12 +86,12 @@ impl RegionModel {
         buffer.to_vec(self.base + range.start, range.len())
     }
 
-    /// A write in order was posted.
+    /// An ordered write was posted.
     pub fn posted(&mut self, write: Write) {
         self.pending.push_back(write);
     }
 
-    /// A write without any promise was posted.
+    /// A write without ordering or delivery guarantees was posted.
     pub fn posted_unreliably(&mut self, write: Write) {
         self.unsure.push(write);
     }
@@ -109,7 +109,7 @@ impl RegionModel {
         self.check_range(buffer, write.range)
     }
 
-    /// The peer was told of a write that its sender may not know to have succeeded yet.
+    /// The peer was notified of a write, perhaps before its sender knows of the success.
     ///
     /// # Errors
     /// The first byte of it that is not there.
@@ -117,7 +117,7 @@ impl RegionModel {
         let bytes = self.actual(buffer, write.range.clone());
         let all = || self.unsure.iter().chain(&self.pending);
         if !all().any(|w| w.wr_id == write.wr_id) {
-            // Its sender knows, so the model does.
+            // The sender knows of the success, so the model does.
             return self.check_read(write.range.start, &bytes);
         }
         let later = all().skip_while(|w| w.wr_id != write.wr_id).skip(1);
@@ -133,7 +133,7 @@ impl RegionModel {
         Ok(())
     }
 
-    /// The peer was told of something that was sent behind these writes: all must be there.
+    /// The peer was notified of something sent after these writes: all of them must be there.
     ///
     /// # Errors
     /// The first byte that is not.
@@ -141,8 +141,8 @@ impl RegionModel {
         self.pending.iter().filter(|w| w.wr_id < wr_id).try_for_each(|w| self.landed(buffer, w))
     }
 
-    /// The application uses the place of a write that it was told of for something else. Whoever
-    /// carries the write out once more destroys that.
+    /// The application reuses the target of a write that it was notified of. Executing the write
+    /// again would destroy the new contents.
     pub fn reuse(&mut self, buffer: &Buffer, write: &Write, pattern: u64) {
         let known = self.pending.iter_mut().chain(&mut self.unsure);
         for own in known.filter(|w| w.wr_id == write.wr_id) {
@@ -162,10 +162,11 @@ impl RegionModel {
         }
     }
 
-    /// Whether `bytes`, read from `start` on after all that is known to have happened, can be.
+    /// Whether `bytes`, read from `start` on, are consistent with everything known to have
+    /// happened.
     ///
     /// # Errors
-    /// The first byte that cannot.
+    /// The first byte that is not.
     pub fn check_read(&self, start: usize, bytes: &[u8]) -> Result<(), String> {
         self.check_fenced_read(start, bytes, u64::MAX)
     }
@@ -197,7 +198,7 @@ impl RegionModel {
         self.check_read(range.start, &buffer.to_vec(self.base + range.start, range.len()))
     }
 
-    /// Whether the whole region is explained.
+    /// Whether the model explains the whole region.
     ///
     /// # Errors
     /// The first byte that is not.

@@ -5,14 +5,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bowline_nic::WcStatus;
 
-/// What a completion said about the requests posted before it.
+/// What a completion implies for the requests posted before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retired {
     /// Unsignaled requests that must have succeeded, in order.
     pub silent: Vec<u64>,
     /// The completed request.
     pub wr_id: u64,
-    /// What became of it.
+    /// Its outcome.
     pub status: WcStatus,
 }
 
@@ -49,13 +49,13 @@ impl SendOrder {
         self.outstanding.front().map(|(wr_id, _)| *wr_id)
     }
 
-    /// Whether nothing is outstanding that has to complete, now that the QP is in error and every
+    /// Whether no outstanding request has to complete, now that the QP is in error and every
     /// completion was polled.
     pub fn is_drained(&self) -> bool {
         self.outstanding.iter().all(|(_, signaled)| !signaled && !self.failed)
     }
 
-    /// Makes it as new, for a QP that was drained and reset. Returns unsignaled requests that were
+    /// Resets the model, for a QP that was drained and reset. Returns unsignaled requests that were
     /// not flushed: they must have succeeded.
     pub fn reset(&mut self) -> Vec<u64> {
         self.failed = false;
@@ -133,7 +133,7 @@ impl RecvOrder {
         self.len() == 0
     }
 
-    /// A receive completed, well or not.
+    /// A receive completed, successfully or not.
     ///
     /// # Errors
     /// The rule it breaks.

@@ -25,7 +25,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Whether a completion speaks of this message.
+    /// Whether a completion belongs to this message.
     ///
     /// # Errors
     /// What differs.
@@ -65,7 +65,7 @@ impl Message {
 #[derive(Debug, Default)]
 pub struct Delivery {
     sent: Vec<Message>,
-    /// Messages that others sent in the sender's name, to a receiver that cannot tell.
+    /// Messages that an attacker sent in the sender's name, which the receiver cannot tell apart.
     forged: Vec<Message>,
     delivered: usize,
 }
@@ -76,7 +76,7 @@ impl Delivery {
         self.sent.push(message);
     }
 
-    /// Somebody else sent a message in the sender's name, and an unreliable service may deliver it.
+    /// An attacker sent a message in the sender's name, which an unreliable service may deliver.
     pub fn forged(&mut self, message: Message) {
         self.forged.push(message);
     }
@@ -91,7 +91,7 @@ impl Delivery {
         self.sent.len()
     }
 
-    /// The connection was made anew: nothing from before can arrive any more.
+    /// The connection was re-established: no earlier message can arrive any more.
     pub fn reset(&mut self) {
         self.sent.clear();
         self.delivered = 0;
@@ -112,10 +112,10 @@ impl Delivery {
         })
     }
 
-    /// Some message of an unreliable service that this completion and these bytes can be.
+    /// A message of an unreliable service that matches this completion and these bytes.
     ///
-    /// Loss, duplication and reordering are the service's right, and so is taking a forgery for the
-    /// peer's; invention is not.
+    /// The service may lose, duplicate and reorder messages, and accept a forgery as the peer's; it
+    /// may not invent messages.
     ///
     /// # Errors
     /// If there is none.

@@ -19,7 +19,7 @@ impl Guards {
         Guards { seed, zones: Vec::new() }
     }
 
-    /// Fills a range that nobody may write.
+    /// Fills a range that must never be written.
     pub fn add(&mut self, buffer: &Buffer, zone: Range<usize>) {
         let mut bytes = vec![0; zone.len()];
         pattern::fill_from(self.seed, zone.start, &mut bytes);
@@ -27,7 +27,7 @@ impl Guards {
         self.zones.push(zone);
     }
 
-    /// Whether all are as they were.
+    /// Whether all guards are unchanged.
     ///
     /// # Errors
     /// The first byte that changed.

@@ -1,5 +1,5 @@
-//! Judges, apart from the world: each file knows one rule, keeps a model of what must be, and
-//! compares it with what is.
+//! Checkers, separate from the world: each file knows one rule, keeps a model of the expected
+//! state, and compares it with the actual one.
 
 pub mod atomics;
 pub mod bounds;
@@ -21,7 +21,7 @@ mod tests;
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Seed that shows it again.
+    /// Seed that reproduces it.
     pub seed: u64,
     /// When it was seen.
     pub time: Time,
@@ -37,14 +37,14 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Collects violations; the first few say it all.
+/// Collects violations, of which it keeps the first few.
 #[derive(Debug)]
 pub struct Sink {
     seed: u64,
     found: Vec<Violation>,
 }
 
-/// Violations kept: what follows the first is mostly its consequence.
+/// Violations kept: those after the first are mostly its consequences.
 const MAX_VIOLATIONS: usize = 16;
 
 impl Sink {
@@ -53,21 +53,21 @@ impl Sink {
         Sink { seed, found: Vec::new() }
     }
 
-    /// Notes a broken rule.
+    /// Records a broken rule.
     pub fn report(&mut self, time: Time, checker: &'static str, what: impl Into<String>) {
         if self.found.len() < MAX_VIOLATIONS {
             self.found.push(Violation { seed: self.seed, time, checker, what: what.into() });
         }
     }
 
-    /// Notes the error of a check, if it is one.
+    /// Records the error of a check, if it is one.
     pub fn check(&mut self, time: Time, checker: &'static str, result: Result<(), String>) {
         if let Err(what) = result {
             self.report(time, checker, what);
         }
     }
 
-    /// Whether all is well so far.
+    /// Whether no rule is broken so far.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }

@@ -1,9 +1,9 @@
-//! Recognisable bytes: every message, region and guard has a seed, and every byte follows from
-//! the seed and its place, so that a shifted, torn or foreign byte is seen.
+//! Recognisable bytes: every message, region and guard has a seed, and every byte follows from the
+//! seed and its offset, so that a shifted, torn or foreign byte is detected.
 
 use crate::hash::mix;
 
-/// Writes the bytes that `seed` has from place `start` on.
+/// Writes the bytes of `seed` from offset `start` on.
 pub fn fill_from(seed: u64, start: usize, out: &mut [u8]) {
     let mut place = start;
     let mut rest = out;
@@ -24,7 +24,7 @@ pub fn message(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The byte at one place.
+/// The byte at one offset.
 pub fn byte_at(seed: u64, place: usize) -> u8 {
     word_at(seed, place / 8).to_le_bytes()[place % 8]
 }
@@ -34,7 +34,7 @@ fn word_at(seed: u64, index: usize) -> u64 {
     mix(seed ^ (index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93))
 }
 
-/// Where two byte strings differ first, with a few bytes of both, for a message.
+/// The first difference of two byte strings, with a few bytes of both, for an error message.
 pub fn first_difference(expected: &[u8], actual: &[u8]) -> Option<String> {
     if expected == actual {
         return None;

@@ -1,13 +1,13 @@
-//! After healing everything comes to rest: nothing in flight, no timer that still wants something.
+//! After healing the world becomes quiescent: nothing in flight, no timer with work to do.
 
 use bowline_nic::Time;
 
 use crate::world::{App, NicId, World};
 
-/// How far ahead a timer may lie at rest. Engines may keep slow housekeeping timers.
+/// How far ahead a timer may lie at quiescence. Engines may keep slow housekeeping timers.
 pub const IDLE_TIMER_NS: u64 = 1_000_000;
 
-/// What the world looked like when all work was done, to be compared with later.
+/// The world's state when all work was done, for later comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest {
     time: Time,
@@ -16,11 +16,11 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Lets what is in flight arrive within `rest_ns`, then watches for as long whether anything
+    /// Waits `rest_ns` for packets in flight to arrive, then watches for as long whether anything
     /// still moves.
     ///
     /// # Errors
-    /// What did not come to rest.
+    /// What is not quiescent.
     pub fn watch(world: &mut World, app: &mut impl App, rest_ns: u64) -> Result<(), String> {
         let calm = world.now().plus_nanos(rest_ns);
         world.run_idle(app, calm);
@@ -30,7 +30,7 @@ impl Rest {
         at_rest.check(world)
     }
 
-    /// The world as it is.
+    /// The world's current state.
     pub fn of(world: &World) -> Rest {
         Rest { time: world.now(), sent: world.stats().sent, timeouts: world.stats().timeouts }
     }
@@ -38,7 +38,7 @@ impl Rest {
     /// Whether nothing was sent since, and no engine kept itself busy.
     ///
     /// # Errors
-    /// What did not come to rest.
+    /// What is not quiescent.
     pub fn check(&self, world: &World) -> Result<(), String> {
         let sent = world.stats().sent - self.sent;
         if sent > 0 {

@@ -1,4 +1,4 @@
-//! What leaves an engine is a valid packet with a right checksum.
+//! Every packet that leaves an engine is valid and has a correct checksum.
 
 use bowline_wire::{
     FlowKey, ICRC_LEN, OpKind, PacketView, REPAIR_EXT_LEN, RepairHeader, SEALED_TAG_LEN, icrc_of,
@@ -6,9 +6,9 @@ use bowline_wire::{
 
 /// Longest payload of a packet.
 const MAX_PAYLOAD: usize = 4096;
-/// What a repair has besides.
+/// What a repair adds to that.
 const REPAIR_HEADERS: usize = RepairHeader::LEN + REPAIR_EXT_LEN;
-/// What a sealed packet has besides: headers and tag.
+/// What a sealed packet adds to that: headers and tag.
 const SEALED_HEADERS: usize = bowline_nic::MAX_HEADER + REPAIR_HEADERS + SEALED_TAG_LEN;
 
 /// Checks a packet as it leaves its engine, with this IPv4 identification.
@@ -27,7 +27,7 @@ pub fn check_sent(key: &FlowKey, ip_id: u16, bytes: &[u8]) -> Result<(), String>
         return Err(format!("{} bytes of payload", view.payload().len()));
     }
     if kind == OpKind::Sealed {
-        // The tag is what the receiver checks.
+        // The receiver checks the tag instead.
         return Ok(());
     }
     let right = icrc_of(key, ip_id, &bytes[..bytes.len() - ICRC_LEN]);

@@ -1,4 +1,4 @@
-//! Applications: what they ask for, and what they do with what they are told.
+//! The applications: what they request, and how they react to events.
 
 use bowline_cm::mad::{CommId, Rej, RejectReason, Rep, Req, Rtu, SidrRep, SidrReq, SidrStatus};
 use bowline_cm::{CmError, CmManager, Event, PortSpace, ServiceId};
@@ -11,9 +11,9 @@ use crate::trace::Record;
 
 pub(super) const CONNECTIONS: ServiceId = ServiceId::of_port(PortSpace::TCP, 7174);
 pub(super) const DATAGRAMS: ServiceId = ServiceId::of_port(PortSpace::UDP, 7174);
-/// Where the numbers of queue pairs begin.
+/// First queue pair number.
 const FIRST_QPN: u64 = 0x10;
-/// Attempts that must succeed have numbers of their own, at either end.
+/// Attempts that must succeed use their own QP numbers, at both ends.
 const STRICT_QPN: u32 = 0x8000;
 const STRICT_PASSIVE_QPN: u32 = 0x1_0000;
 
@@ -55,7 +55,7 @@ impl CmWorld<'_> {
         self.coverage.backlog += counters.drop_backlog;
     }
 
-    /// A number that no living end of the host has.
+    /// A number that no live end of the host uses.
     fn free_qpn(&mut self, host: usize) -> Option<Qpn> {
         let first = self.rng.below(self.scenario.qpns);
         let all = (0..self.scenario.qpns).map(|n| (first + n) % self.scenario.qpns + FIRST_QPN);
@@ -171,14 +171,14 @@ impl CmWorld<'_> {
         self.ends[end].attempt.is_some_and(|number| self.attempts[number].strict)
     }
 
-    /// Lets the application think before it acts.
+    /// The application acts after a random delay.
     pub(super) fn think(&mut self, end: usize, act: Act) {
         let ns =
             if self.is_strict(end) { 0 } else { self.rng.below(self.scenario.manners.think_ns) };
         self.after(ns, Step::Act { end, act });
     }
 
-    /// What becomes of a connection that is in use now.
+    /// Decides what to do with a connection that is now established.
     pub(super) fn enjoy(&mut self, end: usize) {
         let manners = &self.scenario.manners;
         self.look_later(end);
@@ -190,7 +190,7 @@ impl CmWorld<'_> {
         self.after(ns, Step::Act { end, act });
     }
 
-    /// An end that is over is given back after a while.
+    /// An end that is over is released after a while.
     pub(super) fn over(&mut self, end: usize, why: Why) {
         self.ends[end].view = View::Over(why);
         self.peer_left(end);
@@ -201,7 +201,7 @@ impl CmWorld<'_> {
     pub(super) fn act(&mut self, number: usize, act: Act) {
         let end = &self.ends[number];
         let host = end.host;
-        // It died, or it is given back already.
+        // Its process died, or it is released already.
         if self.hosts[host].ids.get(&end.id) != Some(&number) {
             return;
         }

@@ -1,18 +1,18 @@
-//! What an application knows of its end of a connection, and what the judge keeps of it.
+//! What an application knows of its end of a connection, and what the checker keeps of it.
 
 use bowline_cm::mad::{RejectReason, Rep, Req, SidrRep, SidrReq};
 use bowline_cm::{CommId, Ended};
 use bowline_nic::Time;
 use bowline_wire::Qpn;
 
-/// How an end came to its end.
+/// How an end finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// Its process died.
     Killed,
-    /// It was refused, and told why.
+    /// The peer rejected it, with this reason.
     Rejected(RejectReason),
-    /// It refused.
+    /// It rejected the peer.
     Refused,
     /// The peer did not answer.
     Unreachable,
@@ -25,7 +25,8 @@ pub(super) enum Why {
 }
 
 impl Why {
-    /// Whether the other end may be in use all the same: what would have told it can be lost.
+    /// Whether the other end may still be established: the message that would have told it can be
+    /// lost.
     pub(super) fn may_be_unheard(self) -> bool {
         !matches!(
             self,
@@ -36,18 +37,18 @@ impl Why {
     }
 }
 
-/// Where an application is with its end.
+/// The state of an end as its application sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// Active: it waits. Passive: it thinks about the request.
+    /// Active: waits for a reply. Passive: considers the request.
     Asked,
-    /// Active: it thinks about the reply.
+    /// Active: considers the reply.
     Replied,
     /// Passive: it has accepted.
     Accepted,
     /// In use.
     Established,
-    /// It has asked for the end.
+    /// It has asked to disconnect.
     Hanging,
     /// Over.
     Over(Why),
@@ -63,21 +64,21 @@ pub(super) struct End {
     pub(super) active: bool,
     /// It is a resolution.
     pub(super) sidr: bool,
-    /// What it belongs to; nothing if somebody forged the request.
+    /// The attempt it belongs to; none for a forged request.
     pub(super) attempt: Option<usize>,
     pub(super) qpn: Qpn,
-    /// The end whose reply an active one has.
+    /// For an active end: the end whose reply it has.
     pub(super) peer: Option<usize>,
     pub(super) view: View,
     /// Whether it was ever in use.
     pub(super) was_established: bool,
-    /// Whether it ever refused or was forgotten.
+    /// Whether it ever rejected or was forgotten.
     pub(super) said_no: bool,
     /// Whether it ever gave up waiting.
     pub(super) gave_up: bool,
-    /// With what it accepted.
+    /// The reply with which it accepted.
     pub(super) rep: Option<Box<Rep>>,
-    /// What it answered a resolution.
+    /// Its answer to a resolution.
     pub(super) sidr_rep: Option<Box<SidrRep>>,
 }
 
@@ -87,7 +88,7 @@ impl End {
     }
 }
 
-/// A connect or a resolution, and who took part.
+/// A connect or a resolution, and the ends that took part.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) at: Time,
@@ -110,7 +111,7 @@ pub(super) enum Asked {
     Service(Box<SidrReq>),
 }
 
-/// Private data that says which attempt it belongs to.
+/// Private data that encodes the attempt it belongs to.
 pub(super) fn stamp<const N: usize>(attempt: usize, salt: u64) -> [u8; N] {
     let mut out = [0; N];
     out[..8].copy_from_slice(&(attempt as u64).to_be_bytes());

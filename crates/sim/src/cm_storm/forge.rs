@@ -1,4 +1,4 @@
-//! Somebody who knows addresses, services and queue pairs, and guesses everything else.
+//! An attacker who knows addresses, services and queue pairs, and guesses everything else.
 
 use bowline_cm::mad::{
     About, CommId, Drep, Dreq, Mad, Message, Mra, Rej, RejectReason, Rep, Req, Rtu, SidrRep,
@@ -10,7 +10,7 @@ use super::app::{CONNECTIONS, DATAGRAMS};
 use super::world::CmWorld;
 
 impl CmWorld<'_> {
-    /// Sends a message in somebody's name.
+    /// Sends a message under a spoofed source.
     pub(super) fn forge(&mut self) {
         let hosts = self.hosts.len();
         let from = self.rng.below(hosts as u64) as usize;

@@ -1,4 +1,4 @@
-//! Rules: what an end is told must be true, and both ends must agree.
+//! The rules: what an end is told must be true, and both ends must agree.
 
 use core::net::IpAddr;
 
@@ -9,8 +9,7 @@ use bowline_wire::Qpn;
 use super::end::{Asked, End, View, Why, stamped};
 use super::world::{Act, CmWorld, addr};
 
-/// Messages that an end sends of its own accord, at most: three kinds, each with its retries and a
-/// refusal.
+/// Most messages that an end sends unprompted: three kinds, each with its retries and a reject.
 const MESSAGES_PER_END: u64 = 3 * 16 + 3;
 
 impl CmWorld<'_> {
@@ -18,7 +17,7 @@ impl CmWorld<'_> {
         self.sink.report(self.now, rule, what);
     }
 
-    /// The attempt that a request belongs to, if every field is as it was asked for.
+    /// The attempt that a request belongs to, if every field matches what was requested.
     fn attempt_of(
         &self,
         host: usize,
@@ -91,7 +90,7 @@ impl CmWorld<'_> {
         self.think(end, Act::Conclude);
     }
 
-    /// Whether the other end of a passive one has established this very connection.
+    /// Whether the peer of a passive end has established this very connection.
     fn is_established_by_asker(&self, end: usize) -> bool {
         self.ends[end].attempt.is_some_and(|attempt| {
             let asker = &self.ends[self.attempts[attempt].active];
@@ -125,9 +124,9 @@ impl CmWorld<'_> {
         self.over(end, Why::Rejected(reason));
     }
 
-    /// Whether the other end had this reason.
+    /// Whether the other end really had this reason.
     fn is_true(&self, end: usize, reason: RejectReason) -> bool {
-        // Who forged a request is answered by the true owner of the address.
+        // The true owner of the address answers a forged request.
         let Some(number) = self.ends[end].attempt else { return true };
         let attempt = &self.attempts[number];
         if !self.ends[end].active {
@@ -135,7 +134,7 @@ impl CmWorld<'_> {
             return match reason {
                 RejectReason::CONSUMER => asker.said_no,
                 RejectReason::TIMEOUT => asker.gave_up || asker.said_no,
-                // Or it has the reply of the process that was here before.
+                // Or it has the reply of the previous process at that address.
                 RejectReason::INVALID_COMM_ID => asker.is_over() || asker.peer != Some(end),
                 _ => false,
             };
@@ -150,7 +149,7 @@ impl CmWorld<'_> {
         }
     }
 
-    /// Whether nobody listened at some time since the attempt.
+    /// Whether at some time since the attempt nobody listened.
     fn was_deaf(&self, attempt: usize) -> bool {
         let attempt = &self.attempts[attempt];
         self.hosts[attempt.to].listens.is_none_or(|since| since > attempt.at)
@@ -174,7 +173,7 @@ impl CmWorld<'_> {
         let (view, active) = (self.ends[end].view, self.ends[end].active);
         let is_right = match how {
             Ended::ByUs => view == View::Hanging,
-            // Or its transport has found out.
+            // Or its transport has noticed.
             Ended::PeerSilent => {
                 view == View::Hanging || (view == View::Established && self.has_no_peer(end))
             }
@@ -219,7 +218,7 @@ impl CmWorld<'_> {
         self.over(end, Why::Resolved);
     }
 
-    /// When nothing moves any more: everything is done, and both ends agree.
+    /// At quiescence: everything is done, and both ends agree.
     pub(super) fn judge_rest(&mut self) {
         for end in &self.ends {
             match end.view {
@@ -239,7 +238,7 @@ impl CmWorld<'_> {
         }
     }
 
-    /// Where the other end of a connection is.
+    /// The state of the other end of a connection.
     pub(super) fn counterpart(&self, end: &End) -> Option<View> {
         let other = if end.active { end.peer? } else { self.attempts[end.attempt?].active };
         Some(self.ends[other].view)
@@ -251,7 +250,7 @@ impl CmWorld<'_> {
         matches!(peer, Some(View::Over(_) | View::Hanging) | None)
     }
 
-    /// What was asked for on a healed network must be there.
+    /// What was requested on a healed network must be there.
     pub(super) fn judge_strict(&mut self) {
         let strict = self.attempts.iter().filter(|attempt| attempt.strict);
         let failed: Vec<String> = strict
@@ -271,7 +270,7 @@ impl CmWorld<'_> {
         }
     }
 
-    /// Nothing is left when all is forgotten, and nobody talked more than needed.
+    /// Nothing is left once all is forgotten, and nobody sent more messages than needed.
     pub(super) fn judge_end(&mut self) {
         for host in 0..self.hosts.len() {
             let Some(cm) = self.hosts[host].cm.take() else { continue };

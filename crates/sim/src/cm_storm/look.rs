@@ -1,20 +1,20 @@
-//! The transport under a connection, as far as the connection manager hears of it: an end in use
-//! whose peer is gone finds that out by itself, within a bound, though nobody tells it.
+//! The transport under a connection, as far as the connection manager sees it: an established end
+//! whose peer is gone notices within a bound, though nobody tells it.
 
 use super::end::View;
 use super::world::{CmWorld, Step};
 
-/// The longest that a transport takes to find that its peer is gone.
+/// The longest that a transport takes to notice that its peer is gone.
 const BOUND_NS: u64 = 12_000_000_000;
 
 impl CmWorld<'_> {
-    /// Lets an end look after its peer, sometime within the bound.
+    /// Schedules an end's check of its peer, sometime within the bound.
     pub(super) fn look_later(&mut self, end: usize) {
         let ns = self.rng.below(BOUND_NS);
         self.after(ns, Step::Look { end });
     }
 
-    /// The queue pair of an end is gone, or in error: who is connected to it will find out.
+    /// The queue pair of an end is gone, or in error: the end connected to it will notice.
     pub(super) fn peer_left(&mut self, left: usize) {
         let end = &self.ends[left];
         let others: Vec<usize> = match (end.active, end.attempt) {
@@ -27,7 +27,7 @@ impl CmWorld<'_> {
         }
     }
 
-    /// An end looks: if its peer is gone, the application is to hear of it at once.
+    /// An end checks its peer: if that is gone, the application must be told at once.
     pub(super) fn look(&mut self, number: usize) {
         let end = &self.ends[number];
         let (host, id) = (end.host, end.id);

@@ -1,11 +1,11 @@
-//! The storm over the connection manager: hosts whose applications connect, accept, reject, think,
-//! disconnect and forget, over links that lose, double, reorder and delay, with processes that die
-//! and come back without memory. Somebody may forge messages, knowing addresses and queue pairs but
-//! no ID.
+//! The storm over the connection manager: hosts whose applications connect, accept, reject, delay,
+//! disconnect and forget, over links that lose, duplicate, reorder and delay, with processes that
+//! die and restart without memory. An attacker may forge messages, knowing addresses and queue
+//! pairs but no IDs.
 //!
-//! Checkers: what one end is told is what the other end said; every call comes to an end; both ends
-//! are established, or neither is; an end whose peer has gone without a word is told within the
-//! bound of its transport; a healed network connects; nothing is left behind.
+//! Checkers: what one end is told is what the other end said; every call finishes; both ends are
+//! established, or neither is; an end whose peer has vanished silently is told within the bound of
+//! its transport; a healed network connects; nothing is left behind.
 
 mod app;
 mod end;

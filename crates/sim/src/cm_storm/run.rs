@@ -66,7 +66,7 @@ fn run(seed: u64, attacker: Attacker, log: Option<Box<dyn Write>>) -> io::Result
 fn try_all(world: &mut CmWorld<'_>) {
     let hosts = world.hosts.len();
     let pairs = (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to)));
-    // One after the other, so that they do not fight for a place in a backlog.
+    // One after the other, so that they do not compete for a place in a backlog.
     let mut after_ns = 0;
     for (from, to) in pairs.filter(|(from, to)| from != to) {
         for sidr in [false, true] {

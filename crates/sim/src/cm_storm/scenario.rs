@@ -6,21 +6,21 @@ use crate::attack::Attacker;
 use crate::rng::SimRng;
 
 const STREAM: u64 = 0xc3;
-/// Seeds with a forger, of a hundred, where none is asked for.
+/// Percentage of seeds with an attacker, where none is requested.
 const FORGER_PERCENT: u64 = 25;
 
 /// How the applications of a seed behave, in percent and nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// Requests and replies that are refused.
+    /// Requests and replies that are rejected.
     pub reject: u64,
     /// Ends that are forgotten instead of answered.
     pub forget: u64,
     /// The longest that an application thinks.
     pub think_ns: u64,
-    /// Connections that stay, of those established.
+    /// Established connections that are kept.
     pub stay: u64,
-    /// The longest that others stay.
+    /// The longest that the others are kept.
     pub hold_ns: u64,
 }
 
@@ -44,24 +44,24 @@ pub struct Kill {
     pub at_ns: u64,
     /// How long it is gone.
     pub gone_ns: u64,
-    /// How long the new one takes until it listens.
+    /// How long the new process takes until it listens.
     pub deaf_ns: u64,
-    /// Whose.
+    /// Its host.
     pub host: usize,
 }
 
 /// A whole scenario.
 #[derive(Clone, Debug)]
 pub struct CmScenario {
-    /// Where it comes from.
+    /// The seed it was drawn from.
     pub seed: u64,
     /// Hosts.
     pub hosts: usize,
     /// Every link.
     pub link: LinkConfig,
-    /// What it does until it is healed.
+    /// The link's faults until it is healed.
     pub faults: Faults,
-    /// When it is.
+    /// When it is healed.
     pub heal_ns: u64,
     /// Exponent of the managers' response timeout.
     pub response_timeout: u8,
@@ -69,15 +69,15 @@ pub struct CmScenario {
     pub max_retries: u8,
     /// Places in every backlog.
     pub backlog: usize,
-    /// Queue pairs of a host: few, so that their numbers come again.
+    /// Queue pairs of a host: few, so that their numbers recur.
     pub qpns: u64,
     /// How applications behave.
     pub manners: Manners,
-    /// What is asked for.
+    /// Connects and resolutions.
     pub tries: Vec<Try>,
-    /// Who dies.
+    /// Processes that die.
     pub kills: Vec<Kill>,
-    /// When somebody forges a message.
+    /// When an attacker forges a message.
     pub forgeries_ns: Vec<u64>,
 }
 
@@ -117,7 +117,7 @@ fn faults(rng: &mut SimRng) -> Faults {
     let mut percent = |choices: &[u64]| Prob::new(rng.pick(choices) as f64 / 100.0);
     let (loss, duplicate) = (percent(&[0, 2, 10, 30, 60]), percent(&[0, 5, 30]));
     let reorder = percent(&[0, 10, 50]);
-    // Damage is loss: the ICRC finds it before the manager sees the message.
+    // Corruption counts as loss: the ICRC detects it before the manager sees the message.
     Faults {
         loss: Loss::Iid(loss),
         jitter_ns: rng.pick(&[0, 1_000_000, 50_000_000]),

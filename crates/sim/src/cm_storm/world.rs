@@ -16,10 +16,10 @@ use crate::check::Sink;
 use crate::rng::SimRng;
 use crate::trace::{Record, Trace};
 
-/// A seed that needs more than this never comes to rest.
+/// A seed that needs more steps than this never becomes quiescent.
 const MAX_STEPS: u64 = 400_000;
 
-/// What happens at a time.
+/// A scheduled event.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Deliver {
@@ -51,7 +51,7 @@ pub(super) enum Step {
         host: usize,
         deaf_ns: u64,
     },
-    /// An end in use looks after its peer.
+    /// An established end checks its peer.
     Look {
         end: usize,
     },
@@ -64,11 +64,11 @@ pub(super) enum Step {
 pub(super) enum Act {
     /// Answers a request.
     Answer,
-    /// Takes a reply or not.
+    /// Accepts a reply or not.
     Conclude,
-    /// Asks for the end.
+    /// Disconnects.
     HangUp,
-    /// Gives it back.
+    /// Releases it.
     Forget,
 }
 
@@ -234,7 +234,7 @@ impl<'a> CmWorld<'a> {
         }
     }
 
-    /// Takes what a manager has to say, and sets its timer.
+    /// Handles a manager's output, and sets its timer.
     pub(super) fn pump(&mut self, host: usize) {
         while let Some(out) = self.hosts[host].cm.as_mut().and_then(CmManager::poll_transmit) {
             match host_at(out.to).filter(|to| *to < self.hosts.len()) {
@@ -291,7 +291,7 @@ fn host_at(addr: IpAddr) -> Option<usize> {
     }
 }
 
-/// What tells messages apart, for the hash: transaction and IDs.
+/// What identifies a message, for the hash: transaction and IDs.
 fn mad_words(mad: &[u8; MAD_LEN]) -> u64 {
     mad.chunks(8).take(5).fold(0, |sum: u64, word| {
         let word = word.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));

@@ -10,13 +10,13 @@ use super::scenario::{CollectiveScenario, OpPlan};
 use crate::check::Sink;
 use crate::world::{App, HostId, NicId, World};
 
-/// Bytes around each buffer that nobody may touch.
+/// Guard bytes around each buffer.
 pub(super) const GUARD_BYTES: usize = 64;
-/// What they are.
+/// Their value.
 pub(super) const GUARD: u8 = 0x6d;
-/// How long a rank whose host stalls waits before it looks again.
+/// How long a rank whose host stalls waits before it checks again.
 const NAP_NS: u64 = 100_000;
-/// Timers by kind; the rank, or which stall, is below.
+/// Timers by kind; the low bits hold the rank, or the index of the stall.
 const WAKE: u64 = 0;
 const STALL: u64 = 1 << 32;
 const KILL: u64 = 2 << 32;
@@ -49,7 +49,7 @@ impl Place {
         self.buffer.to_vec(GUARD_BYTES, self.len)
     }
 
-    /// Whether nothing around it was touched.
+    /// Whether the guard bytes are intact.
     pub(super) fn is_guarded(&self) -> bool {
         let ends = [0, GUARD_BYTES + self.len];
         ends.iter().all(|at| self.buffer.to_vec(*at, GUARD_BYTES) == [GUARD; GUARD_BYTES])
@@ -63,7 +63,7 @@ pub(super) struct Rank {
     pub(super) places: Vec<[Place; 2]>,
     pub(super) results: Vec<Result<Report, Failure>>,
     wakes_at: Time,
-    /// What had happened when it was driven last, if messages travel over a scheme of SDR.
+    /// The world's activity when it was last driven, if messages use a scheme of SDR.
     seen: Option<[u64; 3]>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> CollectiveStorm<'a> {
         CollectiveStorm { scenario, ranks, sink: Sink::new(scenario.seed), dead: None }
     }
 
-    /// Takes a rank off the network.
+    /// Disconnects a rank from the network.
     fn kill(&mut self, world: &mut World) {
         let Some((rank, _)) = self.scenario.kill else { return };
         let rank = rank as usize;
@@ -126,7 +126,7 @@ impl<'a> CollectiveStorm<'a> {
         }
     }
 
-    /// Whether each rank that lives has an end of each operation.
+    /// Whether every operation has ended at each live rank.
     pub(super) fn is_over(&self) -> bool {
         let count = self.scenario.ops.len();
         let over =
@@ -136,8 +136,8 @@ impl<'a> CollectiveStorm<'a> {
 }
 
 impl Rank {
-    /// Drives its group; whether there was anything to do. SDR may have something to send without a
-    /// word to the engine, so it is looked at whenever something has happened.
+    /// Drives its group; returns whether there was anything to do. SDR may have something to send
+    /// without touching the engine, so it is driven whenever something has happened.
     fn drive(&mut self, world: &mut World, nic: NicId, over_sdr: bool) -> bool {
         let now = world.now();
         if over_sdr {
@@ -150,7 +150,7 @@ impl Rank {
         }
         let did = self.group.drive(world.poll_nic(nic), now);
         if did {
-            // It has posted, perhaps.
+            // It may have posted.
             world.nic_mut(nic);
         }
         did

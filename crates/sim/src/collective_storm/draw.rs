@@ -15,7 +15,7 @@ use crate::rng::SimRng;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const GIGABIT: u64 = 1_000_000_000;
-/// Far from the streams of the other storms, of links and of memory.
+/// Apart from the streams of the other storms, of links and of memory.
 const STREAM: u64 = 0xc011;
 const SCHEME_STREAM: u64 = 0xc0115d;
 const SCHEME_PERCENT: u64 = 15;
@@ -23,7 +23,7 @@ const HOSTS_STREAM: u64 = 0xc0110575;
 const HOSTS_PERCENT: u64 = 60;
 /// ACK timeouts of 4 ms: a rank that does not answer for eight of them has failed.
 const ACK_TIMEOUT: u8 = 10;
-/// No rank is taken for dead that stalls for this long.
+/// A rank that stalls for at most this long does not count as dead.
 const MAX_STALL_NS: u64 = 15 * MILLISECOND;
 
 impl CollectiveScenario {
@@ -111,8 +111,8 @@ impl CollectiveScenario {
     }
 }
 
-/// RC survives this: nobody sees a packet or its ACK lost eight times in a row. Bursts come from
-/// short queues; those of a lossy cable would outlast retransmissions, which are a few packets.
+/// RC survives this: no packet or its ACK is lost eight times in a row. Loss bursts come from short
+/// queues; those of a lossy cable would outlast retransmissions, which are a few packets.
 fn draw_faults(rng: &mut SimRng) -> Faults {
     let some = |rng: &mut SimRng, share: u64, most: f64| {
         let p = most * rng.range(1, 100) as f64 / 100.0;
@@ -135,7 +135,7 @@ fn draw_faults(rng: &mut SimRng) -> Faults {
 
 fn draw_ops(rng: &mut SimRng, ranks: u32, span_ns: u64) -> Vec<OpPlan> {
     let count = rng.range(1, 6);
-    // The same operation again is what deadlines are learnt from.
+    // Deadlines are learned from repetitions of the same operation.
     let repeats = rng.percent(30);
     let first = draw_op(rng, ranks);
     let mut times = vec![0; ranks as usize];

@@ -1,4 +1,4 @@
-//! What ranks put in, and whether what came out is what it must be.
+//! The inputs of the ranks, and whether the outputs are correct.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::scenario::OpPlan;
 
 const ELEMENT: usize = 4;
 
-/// Input and output of an operation at a rank, before it begins. In place there is no input.
+/// Input and output of an operation at a rank, before it starts. In place there is no input.
 pub(super) fn before(plan: &OpPlan, index: usize, rank: u32, ranks: u32) -> [Vec<u8>; 2] {
     if plan.request.in_place {
         return [Vec::new(), contribution(plan, index, rank, ranks)];
@@ -24,7 +24,7 @@ pub(super) fn before(plan: &OpPlan, index: usize, rank: u32, ranks: u32) -> [Vec
     [contribution(plan, index, rank, ranks), output]
 }
 
-/// What a rank gives: numbers whose sum depends on the order of additions.
+/// A rank's input: numbers whose sum depends on the order of additions.
 fn contribution(plan: &OpPlan, index: usize, rank: u32, ranks: u32) -> Vec<u8> {
     let (input, output) = plan.request.bytes(rank, ranks).expect("plans are valid");
     let bytes = if plan.request.in_place { output } else { input };
@@ -35,7 +35,7 @@ fn contribution(plan: &OpPlan, index: usize, rank: u32, ranks: u32) -> Vec<u8> {
 }
 
 impl CollectiveStorm<'_> {
-    /// Judges everything, once nothing moves any more.
+    /// Checks everything, at quiescence.
     pub(super) fn judge(&mut self, now: bowline_nic::Time) -> CollectiveCoverage {
         let killed = u64::from(self.dead.is_some());
         let mut coverage = CollectiveCoverage { killed, ..CollectiveCoverage::default() };
@@ -58,7 +58,7 @@ impl CollectiveStorm<'_> {
         (0..self.ranks.len()).filter(|rank| Some(*rank) != self.dead).collect()
     }
 
-    /// All that live have an end of each operation, and name the same rank if it is a failure.
+    /// Every operation has ended at all live ranks, and if it failed they name the same rank.
     fn judge_agreement(&self, coverage: &mut CollectiveCoverage) -> Result<(), String> {
         for rank in self.live() {
             let results = &self.ranks[rank].results;
@@ -79,7 +79,7 @@ impl CollectiveStorm<'_> {
         Ok(())
     }
 
-    /// What one rank has got, by its own report.
+    /// Checks a rank's result against its own report.
     fn judge_rank(
         &self,
         index: usize,
@@ -114,7 +114,7 @@ impl CollectiveStorm<'_> {
         }
     }
 
-    /// The output of a rank by its own report; `None` if it takes those of others.
+    /// The expected output of a rank by its own report; `None` if it takes those of others.
     fn expected(&self, index: usize, rank: u32, report: &Report) -> Option<Vec<u8>> {
         let (plan, ranks) = (&self.scenario.ops[index], self.scenario.ranks);
         let inputs: Vec<_> = (0..ranks).map(|of| contribution(plan, index, of, ranks)).collect();
@@ -201,7 +201,7 @@ fn nth(count: usize, rank: u32) -> Range<usize> {
     rank as usize * block..(rank as usize + 1) * block
 }
 
-/// Reduces a block of all inputs but for what is missing.
+/// Reduces a block of all inputs except what is missing.
 fn reduce(
     plan: &OpPlan,
     inputs: &[Vec<u8>],
@@ -222,7 +222,7 @@ fn reduce(
     fold_partial(plan.request.op, plan.request.dtype, output, &terms.collect::<Vec<_>>(), true);
 }
 
-/// Copies pieces of inputs, by rank and place in the output, but for what is missing.
+/// Copies pieces of inputs, by rank and offset in the output, except what is missing.
 fn copy(
     inputs: &[Vec<u8>],
     pieces: impl IntoIterator<Item = (u32, Range<usize>, usize)>,

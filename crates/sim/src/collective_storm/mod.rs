@@ -1,10 +1,10 @@
-//! The storm over collectives: ranks around a switch whose cables lose, reorder, double and delay
-//! what they carry, hosts that stall, and in some seeds one that dies. Operations run over RC, or
+//! The storm over collectives: ranks around a switch whose cables lose, reorder, duplicate and
+//! delay packets, hosts that stall, and in some seeds one that dies. Operations run over RC, or
 //! over XP with bounds.
 //!
-//! Checkers: every rank that lives gets an end of every operation, and all agree on who failed;
-//! results are exactly what inputs and reports say; nothing is lost beyond `max_loss`; nothing but
-//! the output changes.
+//! Checkers: every operation ends at every live rank, and all agree on who failed; results are
+//! exactly what inputs and reports say; no more than `max_loss` is lost; nothing but the output
+//! changes.
 
 mod app;
 mod draw;

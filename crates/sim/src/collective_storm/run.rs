@@ -15,9 +15,9 @@ use crate::world::{HostConfig, RxId, TxId, World};
 
 /// Everything has ended by then: operations, stalls, and what is retransmitted under loss.
 const END: Time = Time::from_millis(20_000);
-/// How long the world is watched at rest.
+/// How long quiescence is watched.
 const REST_NS: u64 = 500_000_000;
-/// SDR tells a peer that has died of messages it has given up, for half a minute.
+/// SDR keeps telling a dead peer of abandoned messages for half a minute.
 const SDR_REST_NS: u64 = 60_000_000_000;
 
 /// Runs the storm of a seed. There is no attacker in it.

@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The scenario of a seed.
 
 use bowline_collective::{Bounds, GroupConfig, Hosts, Operation, Request};
 use bowline_link::{Faults, LinkConfig};
@@ -9,14 +9,14 @@ use bowline_nic::Mtu;
 pub struct OpPlan {
     /// What it does.
     pub request: Request,
-    /// What it promises, if it travels over XP.
+    /// Its guarantees, if it runs over XP.
     pub bounds: Option<Bounds>,
     /// When each rank submits it.
     pub at_ns: Vec<u64>,
 }
 
 impl OpPlan {
-    /// Bytes that a rank gets in messages that may be lost.
+    /// Bytes that a rank receives in messages that may be lost.
     pub fn may_lose(&self, rank: u32, ranks: u32) -> u64 {
         let Some(bounds) = self.bounds else { return 0 };
         let element = self.request.dtype.size();
@@ -51,7 +51,7 @@ impl OpPlan {
 /// A host that does nothing for a while.
 #[derive(Clone, Copy, Debug)]
 pub struct Stall {
-    /// Whose.
+    /// Its rank.
     pub rank: u32,
     /// From when on.
     pub at_ns: u64,
@@ -62,7 +62,7 @@ pub struct Stall {
 /// A whole scenario.
 #[derive(Clone, Debug)]
 pub struct CollectiveScenario {
-    /// Where it comes from.
+    /// The seed it was drawn from.
     pub seed: u64,
     /// How many.
     pub ranks: u32,
@@ -70,16 +70,16 @@ pub struct CollectiveScenario {
     pub hosts: Hosts,
     /// Every cable.
     pub cable: LinkConfig,
-    /// What they do.
+    /// Their faults.
     pub faults: Faults,
     /// Largest packets.
     pub mtu: Mtu,
-    /// How ranks treat each other.
+    /// The configuration of the group.
     pub config: GroupConfig,
-    /// What they do together, in this order.
+    /// Their operations, in this order.
     pub ops: Vec<OpPlan>,
-    /// Who stalls.
+    /// Hosts that stall.
     pub stalls: Vec<Stall>,
-    /// Who dies, and when.
+    /// The rank that dies, and when.
     pub kill: Option<(u32, u64)>,
 }

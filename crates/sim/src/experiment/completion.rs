@@ -27,9 +27,9 @@ pub struct CompletionConfig {
 pub struct CompletionTime {
     /// From the write until the sender knows that all of it has arrived.
     pub time_ns: u64,
-    /// What the sender has done.
+    /// The sender's statistics.
     pub sender: ReliableStats,
-    /// What the receiver has done.
+    /// The receiver's statistics.
     pub receiver: ReliableStats,
 }
 
@@ -53,7 +53,7 @@ impl CompletionConfig {
         self.packet_loss = 1.0 - (1.0 - chunk_loss).powf(1.0 / f64::from(packets));
     }
 
-    /// What a message takes at least: its time on the wire and a round trip.
+    /// The least time for a message: its time on the wire and a round trip.
     pub fn ideal_ns(&self) -> f64 {
         let wire_ns = self.cable.transmit_ns(self.bytes) as f64;
         wire_ns + 2.0 * self.cable.delay_ns as f64

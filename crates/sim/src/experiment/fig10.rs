@@ -1,4 +1,4 @@
-//! Figure 10 of the SDR-RDMA paper again: how loss stretches a 128 MiB write over 400 Gbit/s and
+//! Reproduces Figure 10 of the SDR-RDMA paper: how loss slows a 128 MiB write over 400 Gbit/s and
 //! 25 ms, by scheme.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ const RTT_NS: u64 = 25_000_000;
 /// The schemes, by their names.
 pub const SCHEMES: [&str; 4] = ["sr-rto", "sr-nack", "ec-mds", "ec-xor"];
 
-/// How often the chunk loss rates of a sweep are tried.
+/// The chunk loss rates of a sweep, and repetitions at each.
 #[derive(Clone, Debug)]
 pub struct Fig10Config {
     /// Probabilities that a chunk of 64 KiB is lost.
@@ -22,13 +22,13 @@ pub struct Fig10Config {
 }
 
 impl Fig10Config {
-    /// All of the figure.
+    /// The whole figure.
     pub fn full() -> Fig10Config {
         let chunk_losses = vec![0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1];
         Fig10Config { chunk_losses, repetitions: 20 }
     }
 
-    /// What its trend rests on.
+    /// Enough for its trend.
     pub fn quick() -> Fig10Config {
         Fig10Config { chunk_losses: vec![1e-3, 1e-2], repetitions: 3 }
     }
@@ -43,15 +43,15 @@ pub struct Fig10Row {
     pub chunk_loss: f64,
     /// Mean completion time over size / bandwidth + RTT.
     pub mean_slowdown: f64,
-    /// Its highest.
+    /// The highest slowdown.
     pub worst_slowdown: f64,
     /// What a simple model expects: see [`model`].
     pub model: f64,
-    /// Chunks sent again, of a message.
+    /// Chunks retransmitted per message.
     pub resent: f64,
-    /// Chunks computed from parity, of a message.
+    /// Chunks recovered from parity per message.
     pub recovered: f64,
-    /// Messages that failed: none, if all is well.
+    /// Messages that failed; should be 0.
     pub failed: u32,
 }
 
@@ -106,9 +106,9 @@ fn row(scheme: &'static str, chunk_loss: f64, repetitions: u32, progress: &impl 
     }
 }
 
-/// Mean slowdown as the paper reasons: a loss costs selective repeat three round trips until the
-/// timeout, or one after a NACK, and once more as often as the same chunk is lost again. Coding
-/// pays for parity, and only for a group that cannot be recovered the timeout and a round trip.
+/// Mean slowdown as the paper derives it: a loss costs selective repeat three round trips until the
+/// timeout, or one after a NACK, and again each time the same chunk is lost. Coding pays for
+/// parity, and pays the timeout and a round trip only for a group that cannot be recovered.
 pub fn model(config: &CompletionConfig, scheme: &str, p: f64) -> f64 {
     let reliable = &config.reliable;
     let chunks = config.bytes.div_ceil(reliable.sdr.chunk_bytes.into()) as f64;

@@ -24,9 +24,9 @@ pub struct GoodputConfig {
     pub cable: LinkConfig,
     /// Losses of the data direction; acknowledgements are not lost.
     pub loss: Loss,
-    /// Losses from later times on: when, counted from the start of the traffic, and which.
+    /// Later changes of the loss: when, counted from the start of the traffic, and to what.
     pub changes: &'static [(Time, Loss)],
-    /// FEC under both ends; none at all without it.
+    /// FEC at both ends, if any.
     pub fec: Option<FecMode>,
     /// Path MTU.
     pub mtu: Mtu,
@@ -49,18 +49,18 @@ pub struct Goodput {
     pub bits_per_sec: f64,
     /// Virtual time it took.
     pub time: Time,
-    /// Data packets sent, first times and again.
+    /// Data packets sent, retransmissions included.
     pub packets: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// Times from post to completion of each WRITE, in order.
     pub completion_ns: Vec<u64>,
-    /// When each WRITE was complete, counted from the start of the traffic, and the repairs sent by
+    /// When each WRITE completed, counted from the start of the traffic, and the repairs sent by
     /// then.
     pub progress: Vec<(Time, u64)>,
-    /// What FEC did, both ends together.
+    /// FEC statistics of both ends together.
     pub fec: FecSnapshot,
 }
 
@@ -73,7 +73,7 @@ pub fn goodput(config: &GoodputConfig) -> Option<Goodput> {
     let faults = Faults { loss: config.loss, ..Faults::default() };
     world.network_mut().link_mut(data_link).set_faults(faults);
     let mut writer = Writer::connect(&mut world, config, data_link);
-    // Both ends have met before there is traffic, as programs' ends have.
+    // As in programs, both ends have connected before there is traffic.
     let start = Time::from_nanos(config.cable.delay_ns * 8);
     world.wake_at(start, START);
     for (index, (at, _)) in config.changes.iter().enumerate() {

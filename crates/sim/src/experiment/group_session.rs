@@ -1,5 +1,5 @@
-//! Reliable messages over SDR to all members of a group, behind a switch that copies, on virtual
-//! time.
+//! Reliable messages over SDR to all members of a group, behind a switch that replicates, on
+//! virtual time.
 
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_multicast::plan::{GroupSpec, IdPool, MemberSpec};
@@ -26,7 +26,8 @@ pub struct GroupConfig {
     pub members: usize,
     /// Each host's cable; its delay is a fourth of the round trip.
     pub cable: LinkConfig,
-    /// Probability that a packet is lost on the last cable to a member, for each member on its own.
+    /// Probability that a packet is lost on the last cable to a member, independently for each
+    /// member.
     pub packet_loss: f64,
     /// Bytes of the message.
     pub bytes: u64,
@@ -45,15 +46,15 @@ pub struct GroupTime {
     pub sender: ReliableStats,
 }
 
-/// Writes one message whose receives are posted already to all members; `None` if the write failed,
-/// or somebody's memory is not what was sent.
+/// Writes one message, whose receives are posted already, to all members; `None` if the write
+/// failed, or a member's memory differs from what was sent.
 ///
 /// # Panics
 /// If the parameters are refused.
 pub fn group_completion(config: &GroupConfig) -> Option<GroupTime> {
     let mut world = build(config);
     let mut ends = Ends::connect(&mut world, config);
-    // Round trips are timed, and the sender knows of all receives.
+    // Round trips have been measured, and the sender knows of all receives.
     let rest = Time::from_nanos(4 * 4 * config.cable.delay_ns + 1_000_000);
     world.run_until(&mut ends, rest);
     set_losses(&mut world, config);
@@ -100,7 +101,7 @@ struct End {
     qp: ReliableQp,
     buffer: std::sync::Arc<Buffer>,
     source: Source,
-    /// What had happened when the end was last driven: it is not, unless there is news.
+    /// The state when the end was last driven: it is driven again only if that changes.
     seen: (u64, u64, u64, u64),
     wakes: u64,
     armed: Time,
@@ -166,7 +167,7 @@ fn make_end(world: &mut World, config: &GroupConfig, host: usize) -> End {
     End { qp, buffer, source, seen: (u64::MAX, 0, 0, 0), wakes: 0, armed: Time::NEVER }
 }
 
-/// Gives the switches a table for each QP that packets leave by; says where those go.
+/// Installs a table in the switches for each sending QP; returns where its packets go.
 fn install(world: &World, control: &Control, members: &[SdrInfo]) -> GroupPath {
     let mut ids = IdPool::default();
     let addrs: Vec<_> = (0..=members.len()).map(|host| world.addr_of(HostId(host))).collect();

@@ -1,10 +1,10 @@
-//! Messages in the planner's terms, so many chunks, so long each, over such a round trip, carried
-//! by the real protocol.
+//! Messages in the planner's terms (number of chunks, time per chunk, round trip), carried by the
+//! real protocol.
 //!
-//! What a completion time is made of are ratios: chunks in a message, injection time over round
-//! trip, loss of a chunk. So chunks are as small as packets can be and the rate is lowered by as
-//! much, which costs a hundredth of the work; and where a round trip is so short that the schemes'
-//! shortest timers would show, time is stretched.
+//! A completion time depends on ratios: chunks per message, injection time over round trip, chunk
+//! loss. So chunks are as small as packets can be and the rate is lowered by as much, which costs a
+//! hundredth of the work; and where a round trip is so short that the minimum of the schemes'
+//! timers would matter, time is stretched.
 
 use bowline_link::LinkConfig;
 use bowline_nic::Mtu;
@@ -15,9 +15,9 @@ use super::session::{Losses, Session};
 
 /// Payload of a packet.
 const MTU: Mtu = Mtu::B256;
-/// What a single-packet WRITE with immediate has besides.
+/// Headers of a single-packet WRITE with immediate.
 const HEADERS: u32 = (Bth::LEN + Reth::LEN + ImmDt::LEN + ICRC_LEN) as u32;
-/// The shortest round trip at which no timer's floor shows.
+/// The shortest round trip at which no timer's minimum matters.
 const LEAST_RTT_S: f64 = 0.064;
 
 /// A message on a link.
@@ -33,7 +33,7 @@ pub struct ScaledCase {
     pub inject_s: f64,
     /// Round trip.
     pub rtt_s: f64,
-    /// Probability that a packet is lost on its way to the receiver. Acknowledgements are not.
+    /// Probability that a packet is lost towards the receiver. Acknowledgements are not lost.
     pub packet_loss: f64,
     /// The scheme.
     pub scheme: String,
@@ -54,12 +54,12 @@ pub struct Scaled {
 }
 
 impl Scaled {
-    /// Connects the two ends; `None` if there is no such scheme, or no such message can be
-    /// numbered.
+    /// Connects the two ends; `None` if the scheme does not exist, or the message has too many
+    /// chunks to number.
     pub fn new(case: &ScaledCase) -> Option<Scaled> {
         let stretch = (LEAST_RTT_S / case.rtt_s).max(1.0);
         let chunk_bytes = MTU.bytes() * case.packets_per_chunk;
-        // A pacer counts headers, which the model does not have.
+        // The pacer counts headers, which the model does not.
         let wire_bytes = (MTU.bytes() + HEADERS) * case.packets_per_chunk;
         let rate = f64::from(wire_bytes) * 8.0 / (case.inject_s * stretch);
         let rtt_ns = (case.rtt_s * stretch * 1e9) as u64;
@@ -97,7 +97,7 @@ impl Scaled {
         Some(time_ns as f64 / 1e9 / self.stretch)
     }
 
-    /// Share of chunks that were lost so far: sent again, or computed from others.
+    /// Share of chunks that were lost so far: retransmitted, or recovered from others.
     pub fn chunk_loss(&self) -> f64 {
         let resent = self.session.sender().chunks_resent;
         let lost = resent + self.session.receiver().chunks_recovered;

@@ -1,4 +1,4 @@
-//! A reliable connection over one cable on virtual time, and messages over it, one after the other.
+//! A reliable connection over one cable on virtual time, with messages one after the other.
 
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_nic::{Access, AddressVector, Buffer, Region, Time};
@@ -21,12 +21,12 @@ pub struct Session {
     losses: Losses,
 }
 
-/// What gets lost while a message is on its way.
+/// Loss while a message is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Losses {
     /// Probability that a packet is lost on the way to the receiver.
     pub forward: f64,
-    /// Probability that one is lost on the way back: acknowledgements and their like.
+    /// Probability that a packet is lost in the other direction: acknowledgements and the like.
     pub back: f64,
 }
 
@@ -38,7 +38,7 @@ impl Losses {
 }
 
 impl Session {
-    /// Connects; the round trip is timed, and receives are posted for messages to come.
+    /// Connects; measures the round trip, and posts receives for messages to come.
     ///
     /// # Panics
     /// If the parameters are refused.
@@ -56,10 +56,10 @@ impl Session {
         self.losses = losses;
     }
 
-    /// Writes a message and waits until the sender knows that all of it has arrived: how long that
-    /// took, or `None` if the write failed.
+    /// Writes a message and waits until the sender knows that all of it has arrived: returns how
+    /// long that took, or `None` if the write failed.
     pub fn write(&mut self, bytes: u64, scheme: usize) -> Option<u64> {
-        // The receive is posted and the sender knows of it: what is timed is the message.
+        // The receive is posted and the sender knows of it, so that only the message is timed.
         self.rest(1);
         self.set_faults(self.losses);
         let start = self.world.now();
@@ -69,7 +69,7 @@ impl Session {
         Some(self.ends.written.take()?.nanos_since(start))
     }
 
-    /// Lets some round trips pass.
+    /// Waits some round trips.
     fn rest(&mut self, round_trips: u64) {
         let until = self.world.now().plus_nanos(self.rtt_ns * round_trips + 1);
         self.world.run_until(&mut self.ends, until);
@@ -83,17 +83,17 @@ impl Session {
         }
     }
 
-    /// What the sender has done.
+    /// The sender's statistics.
     pub fn sender(&self) -> ReliableStats {
         self.ends.both[0].qp.stats()
     }
 
-    /// What the receiver has done.
+    /// The receiver's statistics.
     pub fn receiver(&self) -> ReliableStats {
         self.ends.both[1].qp.stats()
     }
 
-    /// Which schemes the sender has chosen where that was left to it.
+    /// Which schemes the sender has chosen, where it may choose.
     pub fn decisions(&self) -> impl Iterator<Item = &Decision> {
         self.ends.both[0].qp.decisions()
     }
@@ -102,7 +102,7 @@ impl Session {
 struct End {
     qp: ReliableQp,
     buffer: Source,
-    /// What had happened when the end was last driven: it is not, unless there is news.
+    /// The state when the end was last driven: it is driven again only if that changes.
     seen: (u64, u64, u64, u64),
     wakes: u64,
     armed: Time,
@@ -111,15 +111,15 @@ struct End {
 struct Ends {
     both: [End; 2],
     capacity: u64,
-    /// Receives to be posted when there is room.
+    /// Receives to be posted when there is space.
     owed: u32,
     writing: bool,
-    /// When the sender knew that all had arrived.
+    /// When the sender knew that everything had arrived.
     written: Option<Time>,
     failed: bool,
 }
 
-/// Receives that are kept posted, if there is room for so many.
+/// Receives that are kept posted, if there is space for so many.
 const RECEIVES: u32 = 4;
 
 impl Ends {
@@ -154,7 +154,7 @@ impl Ends {
             let End { qp, buffer, .. } = &mut self.both[1];
             match qp.recv(world.nic_mut(RECEIVER), now, *buffer, self.capacity) {
                 Ok(_) => self.owed -= 1,
-                // Numbers rest a moment before they are used again.
+                // Numbers are quarantined for a moment before they are reused.
                 Err(SdrError::Quarantined) => return,
                 Err(_) => {
                     self.failed = true;

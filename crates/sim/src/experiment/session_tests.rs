@@ -1,4 +1,4 @@
-//! Connections that are not told how fast the path is.
+//! Connections that are not told the rate of the path.
 
 use bowline_link::LinkConfig;
 use bowline_nic::{BbrParams, Mtu, RateControl};
@@ -9,7 +9,7 @@ use super::{Losses, Session};
 const RATE_BPS: u64 = 200_000_000;
 
 /// Share of a link of 200 Mbit/s, 40 ms and a queue of one bandwidth-delay product that messages of
-/// 32 MiB have, after the first: the least of eight seeds.
+/// 32 MiB achieve, after the first: the lowest of eight seeds.
 fn share(scheme: &str, loss: f64) -> f64 {
     let shares = (1..=8).map(|seed| share_of(seed, scheme, loss));
     shares.min_by(f64::total_cmp).unwrap_or(0.0)
@@ -28,7 +28,7 @@ fn share_of(seed: u64, scheme: &str, loss: f64) -> f64 {
     let scheme = reliable.scheme(scheme).unwrap();
     session.write(32 << 20, scheme).expect("it arrives");
     let nanos: u64 = (0..3).map(|_| session.write(32 << 20, scheme).expect("it arrives")).sum();
-    // Each message also takes a round trip, and what is said of its end another half.
+    // Each message also takes a round trip, and the notice of its end another half.
     let wire: u64 = 3 * ((32 << 20) * 8 * 5 + 60_000_000);
     wire as f64 / nanos as f64
 }

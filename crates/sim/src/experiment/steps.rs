@@ -1,5 +1,5 @@
-//! A link whose loss steps: what a connection that chooses its schemes takes, against each scheme
-//! alone and the best of them in hindsight.
+//! A link whose loss changes in steps: how long a connection that chooses its schemes takes,
+//! compared with each scheme alone and with the best of them in hindsight.
 
 use bowline_link::LinkConfig;
 use bowline_nic::Mtu;
@@ -41,14 +41,14 @@ impl StepsConfig {
     }
 }
 
-/// What one scheme took.
+/// The result of one scheme.
 #[derive(Clone, Debug)]
 pub struct StepsRun {
     /// The scheme.
     pub scheme: String,
     /// Seconds of all messages of each phase.
     pub phases_s: Vec<f64>,
-    /// What was chosen, if the scheme is one that chooses.
+    /// What was chosen, if the scheme is adaptive.
     pub decisions: Vec<Decision>,
 }
 
@@ -58,7 +58,7 @@ pub struct StepsRun {
 /// If the parameters are refused.
 pub fn steps(config: &StepsConfig, scheme: &str) -> Option<StepsRun> {
     let cable = LinkConfig {
-        // Headers are not what is measured: the pacer sets the rate.
+        // The pacer sets the rate: headers must not affect the result.
         rate_bps: Some(2 * config.bandwidth_bps),
         delay_ns: config.rtt_ns / 2,
         queue_bytes: 256 << 20,

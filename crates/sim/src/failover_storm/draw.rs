@@ -14,13 +14,13 @@ use crate::storm::{
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
-/// Draws apart from those of scenarios without failover.
+/// A stream apart from those of scenarios without failover.
 const STREAM: u64 = 0xfa11;
 /// Payload bytes of all operations together.
 const BYTE_BUDGET: u64 = 400_000;
-/// Queues that hold all there is to send.
+/// Queues that hold everything there is to send.
 const DEEP_QUEUE_BYTES: u64 = 16 << 20;
-/// Nothing fails before connections are set up and agents know of each other.
+/// No fault before connections are set up and agents know of each other.
 const CALM_NS: u64 = 2 * MILLISECOND;
 
 impl Scenario {
@@ -31,7 +31,7 @@ impl Scenario {
         let guess = !ipv6 && rng.percent(20);
         let machines = rng.pick(&[2, 2, 2, 3]);
         let hosts: Vec<HostPlan> = (0..machines).map(|_| draw_machine(rng, guess)).collect();
-        // Half of all scenarios always leave one rail alone: then nothing may fail at all.
+        // Half of all scenarios never fail both rails at once: then nothing may fail at all.
         let mild = rng.percent(50);
         let access = draw_cable(rng, mild);
         let heal_ns = rng.range(15, 120) * MILLISECOND;
@@ -99,7 +99,7 @@ fn draw_cable(rng: &mut SimRng, mild: bool) -> LinkConfig {
     cable
 }
 
-/// Times far below those of the real thing, so that a short scenario sees many moves.
+/// Times far shorter than in production, so that a short scenario sees many moves.
 fn draw_config(rng: &mut SimRng, mode: Mode, mild: bool) -> Config {
     let good_for_ns = rng.range(1, 5) * MILLISECOND;
     let patience_ms = if mild { rng.range(200, 500) } else { rng.range(8, 60) };
@@ -163,7 +163,7 @@ fn draw_conns(
         .collect()
 }
 
-/// Lets operations meet the faults: some in bursts, most over all the time there is.
+/// Spreads operations over the faults: some in bursts, most over the whole time.
 fn spread(rng: &mut SimRng, ops: &mut [OpPlan], heal_ns: u64, few_atomics: bool) {
     let pace_ns = 2 * heal_ns / ops.len().max(1) as u64;
     let bursts = rng.pick(&[0, 30, 70]);
@@ -181,7 +181,7 @@ fn draw_rail_faults(rng: &mut SimRng, mild: bool, guess: bool, machines: usize) 
         1 if !mild => Severity::Rough,
         _ => Severity::Mild,
     };
-    // Packets that are so late that their connection has moved meanwhile, perhaps twice.
+    // Packets so late that their connection has moved meanwhile, perhaps twice.
     let late_ns = if rng.percent(40) { rng.range(1, 40) * MILLISECOND } else { 0 };
     (0..machines * 4)
         .map(|_| {
@@ -260,7 +260,7 @@ fn draw_outages(rng: &mut SimRng, machines: usize, heal_ns: u64) -> Vec<Outage> 
     outages
 }
 
-/// Times at which a machine, or its agent, does nothing.
+/// Times during which a machine, or its agent, does nothing.
 fn draw_breaks(
     rng: &mut SimRng,
     machines: usize,
@@ -281,7 +281,7 @@ fn draw_breaks(
         .collect()
 }
 
-/// Until an end knows of its peer's spare, it fails as without failover.
+/// Until an end knows of its peer's spare, it fails as it would without failover.
 fn draw_entry(rng: &mut SimRng, mild: bool) -> Option<u64> {
     match rng.below(10) {
         0 if !mild => None,

@@ -18,11 +18,11 @@ pub(super) struct Machine {
     moves_seen: u64,
     /// How far the agent's clock is ahead.
     ahead_ns: u64,
-    /// The agent is not called before.
+    /// The agent is not called before this.
     asleep_until: Time,
-    /// Earliest wake-up that was asked for.
+    /// Earliest wake-up that was requested.
     armed: Time,
-    /// Datagrams have come.
+    /// Datagrams have arrived.
     mail: bool,
     /// Paths that failed while the agent slept.
     failed: Vec<(Place, Qpn)>,
@@ -30,7 +30,7 @@ pub(super) struct Machine {
     called: (Time, u32),
 }
 
-/// Calls of an agent at one instant. One that always has something to do would stop the clock.
+/// Calls of an agent at one instant. An agent that is always busy would stop the clock.
 const MAX_CALLS_PER_INSTANT: u32 = 10_000;
 
 impl Machine {
@@ -87,7 +87,7 @@ impl Machine {
         self.nics.layout().lanes
     }
 
-    /// A completion queue has something; tells whether it is the agent's own.
+    /// A completion queue has entries; returns whether it is the agent's own.
     pub(super) fn notified(&mut self, at: Place, cq: CqId) -> bool {
         let own = self.supervisor.control_cqs().any(|control| control == (at, cq));
         self.mail |= own;
@@ -110,7 +110,7 @@ impl Machine {
         self.asleep_until > world.now() || world.is_paused(self.host(world))
     }
 
-    /// Lets the agent do what there is to do; tells whether there was anything.
+    /// Lets the agent do its pending work; returns whether there was any.
     pub(super) fn drive(&mut self, world: &mut World) -> bool {
         let due = self.supervisor.deadline().is_some_and(|at| at <= self.clock(world));
         if self.is_asleep(world) || !(due || self.mail || !self.failed.is_empty()) {
@@ -129,10 +129,10 @@ impl Machine {
         true
     }
 
-    /// When to be woken, if that has not been asked for yet.
+    /// When to wake it, if that has not been requested yet.
     pub(super) fn wants_wake(&mut self, world: &World) -> Option<Time> {
         if world.is_paused(self.host(world)) {
-            // Whoever resumes it looks again.
+            // It is checked again when it resumes.
             return None;
         }
         let at = self.supervisor.deadline()?.as_nanos().saturating_sub(self.ahead_ns);

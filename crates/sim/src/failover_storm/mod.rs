@@ -1,8 +1,7 @@
-//! The storm with two NICs per host: connections move between them as links die, and come home.
+//! The storm with two NICs per host: connections move between them as links fail, and return.
 //!
 //! Traffic and checkers are those of [`crate::storm`]; a seed also draws the agents' mode and
-//! times, and faults of whole rails. What a process that uses failover does around its agent is in
-//! `runtime`.
+//! timing, and faults of whole rails. `runtime` is the part of a process that surrounds its agent.
 
 mod draw;
 mod machine;

@@ -7,23 +7,23 @@ use bowline_failover::{Cause, Counters, Outcome, Rail, Report};
 pub struct FailoverCoverage {
     /// Moves to the backup rail, seen by either end.
     pub moves: u64,
-    /// Moves to where an end was already: the other end was not.
+    /// Moves to where an end was already, because the other end was not.
     pub stays: u64,
     /// Moves to the default rail because the backup failed.
     pub flights_home: u64,
-    /// Moves to the default rail because it was good again.
+    /// Moves to the default rail because it worked again.
     pub returns: u64,
-    /// Moves with requests that were not done.
+    /// Moves with unfinished requests.
     pub with_requests: u64,
-    /// Moves because of one's own port.
+    /// Moves because of the local port.
     pub local_ports: u64,
     /// Moves because of the peer's port.
     pub peer_ports: u64,
-    /// Moves that both ends began at once.
+    /// Moves that both ends started at once.
     pub crossed: u64,
-    /// Moves that another one overtook.
+    /// Moves superseded by another one.
     pub overtaken: u64,
-    /// Returns that the peer called off.
+    /// Returns that the peer cancelled.
     pub refused: u64,
     /// Failed: no answer.
     pub no_answer: u64,
@@ -31,11 +31,11 @@ pub struct FailoverCoverage {
     pub atomics_in_flight: u64,
     /// Failed: no entry.
     pub no_backup: u64,
-    /// Failed: nothing was done.
+    /// Failed: no progress.
     pub no_progress: u64,
     /// Ends that were reset while away.
     pub removed_away: u64,
-    /// Ports that went down or up, as their hosts saw.
+    /// Ports that went down or up, as their hosts saw it.
     pub port_changes: u64,
     /// Agents that were not called for a while.
     pub naps: u64,

@@ -1,5 +1,5 @@
-//! What a process that uses failover does around its supervisor: the exchange of entries, and
-//! cables that die. Its objects are those of the product ([`bowline_failover::mirror`]).
+//! What a process with failover does around its supervisor: the exchange of entries, and failing
+//! cables. Its objects are the product's ([`bowline_failover::mirror`]).
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ struct EndLink {
     machine: usize,
     qpn: Qpn,
     life: Option<Life>,
-    /// Entries that its peer knows, and may find again when they are long out of date.
+    /// Entries that its peer knows, and may look up again when they are long out of date.
     made: u32,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Runtime {
     plan: FailoverPlan,
     machines: Vec<Machine>,
     ends: Vec<EndLink>,
-    /// How many outages each cable has now: out of and into each port, and those its host sees.
+    /// Number of current outages per cable: out of and into each port, and those its host sees.
     cuts: Vec<[u32; 2]>,
     told: Vec<[u32; 2]>,
     coverage: FailoverCoverage,
@@ -91,7 +91,7 @@ impl Runtime {
         self.ends.iter().position(|end| end.machine == machine && end.qpn == qpn)
     }
 
-    /// An end's QP is connected: its agent looks after it from now on.
+    /// An end's QP is connected: its agent supervises it from now on.
     pub(crate) fn adopt(&mut self, seed: u64, end: usize, qp: &Qp, world: &mut World) {
         let state = &mut self.ends[end];
         state.made += 1;
@@ -133,7 +133,7 @@ impl Runtime {
         end.life.and_then(|_| self.machines[end.machine].supervisor().entry(end.qpn))
     }
 
-    /// A completion queue has something; tells whether it is an agent's own.
+    /// A completion queue has entries; returns whether it is an agent's own.
     pub(crate) fn notified(&mut self, machine: usize, at: Place, cq: CqId) -> bool {
         self.machines[machine].notified(at, cq)
     }
@@ -142,7 +142,7 @@ impl Runtime {
         self.machines[machine].path_failed(at, qpn);
     }
 
-    /// Lets an agent do what there is to do.
+    /// Lets an agent do its pending work.
     pub(crate) fn drive(&mut self, world: &mut World, machine: usize) -> bool {
         self.machines[machine].drive(world)
     }
@@ -151,7 +151,7 @@ impl Runtime {
         self.machines[machine].poll_report()
     }
 
-    /// When an agent is to be woken, if that has not been asked for yet.
+    /// When to wake an agent, if that has not been requested yet.
     pub(crate) fn wants_wake(
         &mut self,
         world: &World,
@@ -211,7 +211,7 @@ impl Runtime {
         }
     }
 
-    /// Whether all connections are where they belong, and agents have nothing left to do.
+    /// Whether all connections are on their default rail, and agents are idle.
     pub(crate) fn is_settled(&self) -> bool {
         self.machines.iter().all(|machine| {
             let supervisor = machine.supervisor();
@@ -233,7 +233,7 @@ impl Runtime {
         all
     }
 
-    /// What an end's agent says about it, for messages about a hang.
+    /// An agent's description of an end, for messages about a hang.
     pub(crate) fn describe(&self, end: usize) -> String {
         match self.rail(end) {
             Some(rail) => format!("on the {rail} rail"),

@@ -2,8 +2,8 @@
 
 use bowline_failover::{Config, Rail};
 
-/// Failover of a scenario. Machine `k` has the scenario's NIC `k` and a second one; its agent looks
-/// after both.
+/// Failover of a scenario. Machine `k` has the scenario's NIC `k` and a second one; its agent
+/// supervises both.
 #[derive(Clone, Debug)]
 pub struct FailoverPlan {
     /// How all agents behave.
@@ -14,21 +14,21 @@ pub struct FailoverPlan {
     pub naps: Vec<(usize, u64, u64)>,
     /// How far each agent's clock is ahead of its NICs'.
     pub clocks_ahead_ns: Vec<u64>,
-    /// How long after connecting an end learns of its peer's spare, by connection; `None` is not
-    /// before all is healed.
+    /// How long after connecting an end learns of its peer's spare, by connection; `None` means
+    /// only after healing.
     pub entries_ns: Vec<[Option<u64>; 2]>,
-    /// How long after a failure a connection is made anew.
+    /// How long after a failure a connection is re-established.
     pub recovery_ns: u64,
 }
 
 /// A host's cable that carries nothing for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Whose.
+    /// Its machine.
     pub machine: usize,
-    /// Which one.
+    /// Its rail.
     pub rail: Rail,
-    /// Which ways.
+    /// Which directions.
     pub cut: Cut,
     /// The host's port sees it.
     pub told: bool,

@@ -23,7 +23,7 @@ pub(super) struct MulticastStorm<'a> {
     pub(super) scenario: &'a MulticastScenario,
     pub(super) groups: Vec<Group<'a>>,
     control: Control,
-    /// A rule of merging that is on trial.
+    /// A merge rule under test.
     merge: Option<&'static dyn Merge>,
     pub(super) sink: Sink,
     pub(super) coverage: MulticastCoverage,
@@ -132,7 +132,7 @@ impl<'a> MulticastStorm<'a> {
         }
     }
 
-    /// Posts what is due. A member joins when everything before is done.
+    /// Posts what is due. A member joins when everything posted before is done.
     fn post(&mut self, world: &mut World, index: usize) {
         loop {
             let group = &mut self.groups[index];
@@ -160,7 +160,7 @@ impl<'a> MulticastStorm<'a> {
         group.members.iter().position(is_due)
     }
 
-    /// Lets all join whose time it is.
+    /// Lets members join whose turn it is.
     fn join(&mut self, world: &mut World, index: usize) {
         let mut joined = Vec::new();
         while let Some(member) = self.next_to_join(index) {
@@ -170,7 +170,7 @@ impl<'a> MulticastStorm<'a> {
         match self.update(world, index) {
             Ok(()) => self.coverage.joined += joined.len() as u64,
             Err(error) => {
-                // Somebody forged, or damage has moved, what the root believes was sent.
+                // A forgery or corruption has changed what the root believes was sent.
                 let is_excused = !self.scenario.is_calm() && error == InvalidTable::NotDrained;
                 if !is_excused {
                     self.sink.report(world.now(), "joining", error.to_string());
@@ -180,7 +180,7 @@ impl<'a> MulticastStorm<'a> {
         }
     }
 
-    /// Gives the switches the members as they are now.
+    /// Gives the switches the current list of members.
     fn update(&mut self, world: &World, index: usize) -> Result<(), InvalidTable> {
         let events = self.control.events();
         self.hear(events);
@@ -209,7 +209,7 @@ impl<'a> MulticastStorm<'a> {
     }
 
     fn leave(&mut self, world: &mut World, index: usize, member: usize) {
-        // Whoever was evicted meanwhile is not among those who stay.
+        // Members evicted meanwhile must not be listed again.
         let events = self.control.events();
         self.hear(events);
         let group = &mut self.groups[index];
@@ -223,7 +223,7 @@ impl<'a> MulticastStorm<'a> {
         self.update(world, index).expect("nobody joins");
     }
 
-    /// Takes note of what switches say.
+    /// Handles events of the switches.
     fn hear(&mut self, events: Vec<Event>) {
         for event in events {
             match event {
@@ -343,7 +343,7 @@ impl<'a> MulticastStorm<'a> {
         open.collect::<Vec<_>>().join("; ")
     }
 
-    /// Judges what is left when nothing moves any more.
+    /// Checks the final state at quiescence.
     pub(super) fn judge(&mut self, world: &World) {
         let (now, seed) = (world.now(), self.scenario.seed);
         let events = self.control.events();
@@ -354,7 +354,7 @@ impl<'a> MulticastStorm<'a> {
             let judged = judged.map_err(|e| format!("group {}: {e}", group.index));
             self.sink.check(now, "memory", judged);
         }
-        // The paper's rule hands on every member's NAK, and the sender goes back for each: a flood.
+        // The paper's rule forwards every member's NAK, and the sender goes back for each: a flood.
         let may_flood = self.groups.iter().any(|group| group.plan.as_in_the_paper);
         let bounded = if may_flood { bounds::check_queues(world) } else { bounds::check(world) };
         self.sink.check(now, "bounds", bounded);
@@ -379,7 +379,7 @@ impl<'a> MulticastStorm<'a> {
     }
 }
 
-/// Fewer members than this and the group fails.
+/// The group fails with fewer members than this.
 fn least_of(policy: Policy) -> usize {
     match policy {
         Policy::Fail => 1,

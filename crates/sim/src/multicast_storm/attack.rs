@@ -1,4 +1,4 @@
-//! Somebody who knows addresses and QPNs, and no PSN.
+//! An attacker who knows addresses and QPNs, but no PSN.
 
 use bowline_wire::{
     Aeth, Bth, ExtHeaders, FlowKey, NakCode, Opcode, Psn, Qpn, ROCE_UDP_PORT, Reth, Syndrome,
@@ -8,12 +8,12 @@ use super::app::MulticastStorm;
 use crate::packet::Packet;
 use crate::world::{HostId, World};
 
-/// PSNs that are guessed are at least this far from the truth, and less than half the circle:
-/// whoever guesses better can do what the member itself could.
+/// Guessed PSNs are at least this far from the truth, and less than half the circle: a better guess
+/// can do whatever the member itself could.
 const FAR: u64 = 1 << 18;
 
 impl MulticastStorm<'_> {
-    /// Sends forgeries with right ICRCs, in a sender's or a member's name.
+    /// Sends forgeries with correct ICRCs, in a sender's or a member's name.
     pub(super) fn attack(&mut self, world: &mut World, forgeries: u32) {
         let Some(plan) = &self.scenario.attack else { return };
         for _ in 0..forgeries {

@@ -13,19 +13,19 @@ use crate::world::World;
 struct Managed {
     node: NodeId,
     engine: Rc<RefCell<Switch>>,
-    /// It has not lost its tables, or has got them back.
+    /// It has not lost its tables, or has them again.
     is_up: bool,
 }
 
 /// The controller of all switches.
 pub(crate) struct Control {
     switches: Vec<Managed>,
-    /// What switches had counted when they lost their state.
+    /// The counters of switches that have lost their state, as of then.
     counted: Counters,
 }
 
 impl Control {
-    /// Makes every switch of a world one that copies and merges.
+    /// Turns every switch of a world into one that replicates and merges.
     pub(crate) fn new(world: &mut World, ecmp: bool) -> Control {
         let network = world.network_mut();
         let switches: Vec<Managed> = network
@@ -52,7 +52,7 @@ impl Control {
     /// later.
     ///
     /// # Errors
-    /// If the root does not take its table; then all is as it was.
+    /// If the root rejects its table; then nothing has changed.
     pub(crate) fn install(
         &self,
         world: &World,
@@ -76,7 +76,7 @@ impl Control {
         Ok(())
     }
 
-    /// Gives all switches the tables of a group of UC queue pairs, which nobody acknowledges.
+    /// Gives all switches the tables of a group of UC queue pairs, which are not acknowledged.
     pub(crate) fn install_unreliable(&self, world: &World, sender: NodeId, group: &GroupSpec) {
         let addrs: Vec<_> = group.members.iter().map(|member| member.addr).collect();
         let network = Routed(world.network());
@@ -89,7 +89,7 @@ impl Control {
         }
     }
 
-    /// A switch loses all that it knows. Gives what it had to say.
+    /// A switch loses all its state. Returns its pending events.
     pub(super) fn restart(&mut self, switch: usize) -> Vec<Event> {
         let index = switch % self.switches.len();
         let events = drain(&self.switches[index].engine);
@@ -100,13 +100,13 @@ impl Control {
         events
     }
 
-    /// A switch is there again, without tables yet.
+    /// A switch is up again, still without tables.
     pub(super) fn bring_up(&mut self, switch: usize) {
         let index = switch % self.switches.len();
         self.switches[index].is_up = true;
     }
 
-    /// What switches have to say.
+    /// Pending events of all switches.
     pub(super) fn events(&self) -> Vec<Event> {
         self.switches.iter().flat_map(|switch| drain(&switch.engine)).collect()
     }

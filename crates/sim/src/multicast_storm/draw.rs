@@ -11,7 +11,7 @@ use crate::rng::SimRng;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const GIGABIT: u64 = 1_000_000_000;
-/// Far from the streams of the other storms, of links and of memory.
+/// Apart from the streams of the other storms, of links and of memory.
 const STREAM: u64 = 0x3c57;
 /// Most requests of a group: they fit its send queue.
 const MAX_MESSAGES: u64 = 30;
@@ -60,12 +60,12 @@ impl MulticastScenario {
     }
 }
 
-/// Faults of links, which take them in turn.
+/// Faults of links, which cycle through them.
 fn draw_faults(rng: &mut SimRng) -> Vec<Faults> {
     if rng.percent(15) {
         return vec![Faults::default()];
     }
-    // Few links are bad, or all are a little.
+    // A few links are bad, or all are slightly bad.
     let [links, worst] = rng.pick(&[[1, 20], [7, 100], [5, 60]]);
     let mut faults: Vec<Faults> =
         (0..links).map(|_| draw_fault(rng, worst as f64 / 1_000.0)).collect();
@@ -119,7 +119,7 @@ fn draw_group(rng: &mut SimRng, hosts: usize) -> GroupPlan {
         sender,
         members,
         mtu: rng.pick(&[Mtu::B256, Mtu::B256, Mtu::B1024, Mtu::B4096]),
-        // Numbers begin where they wrap around, or where their sign changes.
+        // Numbers start shortly before they wrap around, or before their sign changes.
         first_psn: rng.pick(&[0xff_fff0, 0x7f_fff0, 0, any]),
         as_in_the_paper: rng.percent(15),
         policy: draw_policy(rng, first as usize),

@@ -26,12 +26,12 @@ pub(super) const RETRIES_NS: u64 = 8 * (4096 << TIMEOUT);
 /// Members ask to wait 20 µs for a receive.
 const RNR_TIMER: u8 = 2;
 
-/// What a member is to its group.
+/// A member's state in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Has not joined yet.
     Waiting,
-    /// Completions speak of it.
+    /// Completions cover it.
     Active,
     /// Has left, or was evicted.
     Gone,
@@ -43,7 +43,7 @@ pub(super) struct Member {
     pub(super) qpn: Qpn,
     pub(super) cq: CqId,
     pub(super) id: Qpn,
-    /// A pad, and a place for each message.
+    /// A pad, and a slot for each message.
     pub(super) memory: Memory,
     pub(super) state: State,
     /// Its QP is gone.
@@ -69,11 +69,11 @@ pub(super) struct Group<'a> {
     pub(super) key: GroupKey,
     pub(super) members: Vec<Member>,
     epoch: u64,
-    /// Requests whose time has come, that were posted, and that have completed.
+    /// Requests that are due, posted, and completed.
     pub(super) due: usize,
     pub(super) posted: usize,
     pub(super) completed: usize,
-    /// How the first request failed that did.
+    /// How the first failed request failed.
     pub(super) failed: Option<WcStatus>,
     /// A switch said that the group has failed.
     pub(super) failed_by_policy: bool,
@@ -157,12 +157,12 @@ impl<'a> Group<'a> {
         world.nic_mut(self.nic).connect(now, self.qpn, &connect).expect("legal transitions");
     }
 
-    /// Whom the sender believes to talk to: its first member.
+    /// The address that the sender believes to be its peer: its first member's.
     fn peer(&self, world: &World) -> IpAddr {
         world.addr_of(HostId(self.members[0].plan.host))
     }
 
-    /// Connects a member, who gets the requests that are posted from now on, and posts its
+    /// Connects a member, which gets the requests that are posted from now on, and posts its
     /// receives.
     pub(super) fn connect_member(&mut self, world: &mut World, member: usize) {
         let psn = self.psn_of(self.posted);
@@ -189,8 +189,8 @@ impl<'a> Group<'a> {
         Psn::new(self.plan.first_psn).add(before)
     }
 
-    /// What switches are to do for it, in a new epoch. Only the first tables say where PSNs begin:
-    /// a switch that has none of its own later has lost what it knew.
+    /// The group's tables for the switches, in a new epoch. Only the first tables say where PSNs
+    /// begin: a switch without tables later has lost its state.
     pub(super) fn spec(&mut self, world: &World, merge: Option<&'static dyn Merge>) -> GroupSpec {
         self.epoch += 1;
         let last = self.plan.messages.len() - 1;
@@ -236,7 +236,7 @@ impl<'a> Group<'a> {
             Kind::FetchAdd => {
                 SendOp::FetchAdd { remote: Remote { addr: GROUP_VA, ..remote }, add: 1 }
             }
-            // Its last bytes are outside.
+            // Its last bytes are out of bounds.
             Kind::WriteBeyond => SendOp::Write(Remote { addr: GROUP_VA + end + 4, ..remote }),
         };
         let sges = [Sge::new(source.key, source.addr, plan.len)];
@@ -271,7 +271,7 @@ impl Member {
         for (index, message) in due {
             let place = self.memory.at(place_of(index));
             let sges = [Sge::new(place.key, place.addr, message.len)];
-            // A WRITE has its own place, and needs a receive for its immediate alone.
+            // A WRITE has its own slot, and needs a receive only for its immediate.
             let used = if let Kind::Write(_) = message.kind { 0 } else { 1 };
             let wr = RecvWr::new(index as u64, &sges[..used]);
             let posted = nic.post_recv(self.qpn, &wr);

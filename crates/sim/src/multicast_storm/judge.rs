@@ -1,4 +1,4 @@
-//! What must be true of completions and of memory.
+//! The rules for completions and memory.
 
 use bowline_multicast::Policy;
 use bowline_nic::{Completion, WcStatus};
@@ -25,7 +25,7 @@ impl Group<'_> {
         }
     }
 
-    /// A request has completed: those have it that the completion speaks of.
+    /// A request has completed: all members that the completion covers must have it.
     pub(super) fn judge_success(
         &self,
         message: usize,
@@ -50,7 +50,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// A request has failed, for a reason.
+    /// A request has failed: there must be a reason.
     pub(super) fn judge_failure(
         &self,
         message: usize,
@@ -90,7 +90,7 @@ impl Group<'_> {
         *count += 1;
     }
 
-    /// A receive of a member's has completed: the next one, with what was sent.
+    /// A receive of a member has completed: it must be the next one, with what was sent.
     pub(super) fn judge_receive(
         &self,
         member: &Member,
@@ -113,14 +113,14 @@ impl Group<'_> {
         difference.map_or(Ok(()), |what| Err(format!("message {index}: {what}")))
     }
 
-    /// At rest: members have what they must have, and nothing outside of places has changed.
+    /// At quiescence: members have what they must have, and nothing outside of the slots has
+    /// changed.
     pub(super) fn judge_rest(&self, seed: u64, had_restarts: bool) -> Result<(), String> {
-        // A switch that has forgotten who lags behind a quorum finds out with the next request
-        // only.
+        // A switch that has forgotten who lags behind a quorum notices only with the next request.
         let is_forgotten = had_restarts && matches!(self.plan.policy, Policy::Quorum { .. });
         for (number, member) in self.members.iter().enumerate() {
-            // A quorum has all of them, and the switch has said that the group failed for want of
-            // others.
+            // A quorum has all of them, and the switch has reported that the group failed for lack
+            // of others.
             let has_failed = self.failed.is_some() || self.failed_by_policy;
             let must_have = member.state == State::Active && !has_failed && !is_forgotten;
             for (index, plan) in self.plan.messages.iter().enumerate() {

@@ -40,18 +40,17 @@ coverage! {
     found: "messages found at members",
     /// Groups whose requests have all completed.
     whole: "groups without an error",
-    /// Groups that ended because retries ran out, a member being gone that nobody may evict.
+    /// Groups that ended because retries ran out: a member was gone that may not be evicted.
     timed_out_failing: "timed out: member gone, policy fail",
-    /// The same, a member being gone that is evicted after longer than a sender's retries last.
+    /// The same: a member was gone that is evicted only after the sender's retries have run out.
     timed_out_patient: "timed out: member gone, long patience",
-    /// Those that were evicting in time, or whose members were all there, after a switch lost its
-    /// state.
+    /// Groups that evict in time, or whose members were all there, after a switch lost its state.
     timed_out_restarted: "timed out: switch restarted",
     /// All others: pauses and losses.
     timed_out_lost: "timed out: pauses and losses",
     /// Groups that failed by their policy.
     failed: "groups failed by policy",
-    /// Requests that no group carries, refused.
+    /// Requests that groups do not support, refused.
     refused: "bad requests refused",
     /// Members evicted.
     evicted: "members evicted",
@@ -65,7 +64,7 @@ coverage! {
     revoked: "members refusing",
     /// Switches that lost their state.
     restarts: "switch restarts",
-    /// Groups whose PSNs went around the circle.
+    /// Groups whose PSNs wrapped around.
     wraps: "PSN wraps",
     /// Packets that somebody forged.
     forged: "forged packets",

@@ -15,7 +15,7 @@ use crate::world::{HostConfig, RxId, TxId, World};
 
 /// Everything must be done this long after the last action.
 const LIVENESS_NS: u64 = 5_000_000_000;
-/// How long the world is watched at rest: longer than switches wait for members.
+/// How long quiescence is watched: longer than switches wait for members.
 const REST_NS: u64 = 300_000_000;
 /// Packets that wait at a paused host.
 const RING_PACKETS: usize = 512;
@@ -37,7 +37,7 @@ pub fn run_seed_traced(
     run(seed, attacker, None, Some(log))
 }
 
-/// Runs the storm of a seed; every group merges by a rule that is on trial, if there is one.
+/// Runs the storm of a seed; if there is a merge rule under test, every group uses it.
 pub(super) fn run(
     seed: u64,
     attacker: Attacker,

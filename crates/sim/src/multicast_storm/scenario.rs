@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The scenario of a seed.
 
 use bowline_link::{Faults, LinkConfig};
 use bowline_multicast::Policy;
@@ -24,11 +24,11 @@ pub enum Kind {
     Send(Option<u32>),
     /// WRITE, perhaps with an immediate.
     Write(Option<u32>),
-    /// READ, which no group carries.
+    /// READ, which groups do not support.
     Read,
-    /// An atomic, which no group carries.
+    /// An atomic, which groups do not support.
     FetchAdd,
-    /// A WRITE to memory that the group does not know.
+    /// A WRITE outside the group's memory.
     WriteBeyond,
 }
 
@@ -38,7 +38,7 @@ impl Kind {
         matches!(self, Kind::Send(_) | Kind::Write(Some(_)))
     }
 
-    /// Whether it must be refused.
+    /// Whether it must be rejected.
     pub fn is_crime(self) -> bool {
         matches!(self, Kind::Read | Kind::FetchAdd | Kind::WriteBeyond)
     }
@@ -68,9 +68,9 @@ pub struct MemberPlan {
     pub host: usize,
     /// It joins before this request; 0 if it is there from the start.
     pub joins_before: usize,
-    /// Bytes that its memory is shifted by.
+    /// Offset of its memory.
     pub pad: u32,
-    /// Its receives are not there from the start.
+    /// It posts its receives late.
     pub is_slow: bool,
 }
 
@@ -87,24 +87,24 @@ pub struct GroupPlan {
     pub first_psn: u32,
     /// It merges as the paper does.
     pub as_in_the_paper: bool,
-    /// What becomes of members that fail or fall behind.
+    /// How members that fail or fall behind are treated.
     pub policy: Policy,
     /// Requests.
     pub messages: Vec<MessagePlan>,
 }
 
-/// Something that happens at a time.
+/// A scheduled action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The next request of a group may be posted.
     Post(usize),
     /// A slow member posts its next receive.
     Receive(usize, usize),
-    /// A member's host does nothing until a time.
+    /// A member's host is paused until a time.
     Pause(usize, usize, u64),
     /// A member's QP is gone.
     Kill(usize, usize),
-    /// A member's memory is registered no more, so that it refuses what comes next.
+    /// A member's memory is deregistered, so that it rejects what comes next.
     Revoke(usize, usize),
     /// A member leaves.
     Leave(usize, usize),
@@ -129,22 +129,22 @@ pub struct MulticastScenario {
     pub hosts: usize,
     /// Addresses are IPv6.
     pub v6: bool,
-    /// Switches take equally short ways by flow rather than by destination.
+    /// Switches choose among equal-cost paths by flow rather than by destination.
     pub ecmp: bool,
     /// Every cable.
     pub cable: LinkConfig,
-    /// What the links do to packets, in turn.
+    /// Faults of the links, which cycle through them.
     pub faults: Vec<Faults>,
     /// The groups.
     pub groups: Vec<GroupPlan>,
     /// What happens when, in order.
     pub actions: Vec<(u64, Action)>,
-    /// Somebody who forges packets.
+    /// The attacker.
     pub attack: Option<AttackPlan>,
 }
 
 impl MulticastScenario {
-    /// Whether nothing in it can keep a member from answering in time, not even a full queue.
+    /// Whether nothing in it, not even a full queue, can keep a member from answering in time.
     pub fn is_calm(&self) -> bool {
         let is_wide = self.cable.rate_bps >= Some(100_000_000_000);
         let is_work =

@@ -36,7 +36,7 @@ fn the_same_seed_gives_the_same_trace() {
     is_repeatable(run_seed);
 }
 
-/// Tells the sender what anybody has.
+/// Acknowledges what any one member has.
 #[derive(Debug)]
 struct Maximum;
 
@@ -55,7 +55,7 @@ impl Merge for Maximum {
     }
 }
 
-/// Passes NAKs on as they came.
+/// Forwards NAKs unchanged.
 #[derive(Debug)]
 struct NakAsItCame;
 
@@ -73,7 +73,7 @@ impl Merge for NakAsItCame {
     }
 }
 
-/// The first seed of a thousand in which a rule of merging acknowledges what a member lacks.
+/// The first seed of a thousand in which a merge rule acknowledges what a member lacks.
 fn first_lie(merge: &'static dyn Merge) -> Option<u64> {
     (0..1_000).find(|seed| {
         let report = run(*seed, Attacker::Drawn, Some(merge), None).expect("no log");

@@ -7,7 +7,7 @@ use bowline_nic::Time;
 use super::network::PortId;
 use crate::packet::PacketId;
 
-/// Classes of traffic: the three bits of precedence in a packet's TOS or traffic class.
+/// Traffic classes: the three precedence bits of a packet's TOS or traffic class.
 pub(super) const CLASSES: usize = 8;
 
 /// The class of a packet.
@@ -24,7 +24,7 @@ pub(super) struct Egress {
     paused: u8,
     /// The class that was served last.
     last: usize,
-    /// When the queue will be looked at again; `None` if nothing can be sent.
+    /// When the queue will be served again; `None` if nothing can be sent.
     pub(super) departs_at: Option<Time>,
     drops: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct Waiting {
     pub(super) packet: PacketId,
     pub(super) bytes: u32,
     pub(super) class: u8,
-    /// The port whose share of the switch's buffers it takes, if its class is lossless there.
+    /// The port charged for its buffer space, if its class is lossless there.
     pub(super) charged_to: Option<PortId>,
 }
 
@@ -65,7 +65,7 @@ impl Egress {
         self.paused = if is_on { self.paused | bit } else { self.paused & !bit };
     }
 
-    /// When something can leave at the earliest, as far as this queue is concerned.
+    /// When the next packet can leave at the earliest, as far as this queue is concerned.
     pub(super) fn ready_at(&self) -> Option<Time> {
         let open = (0..CLASSES).filter(|class| self.paused & (1 << class) == 0);
         open.filter_map(|class| self.queues[class].front()).map(|first| first.ready_at).min()

@@ -14,15 +14,15 @@ use crate::packet::{PacketId, PacketStore};
 use crate::trace::{Record, Trace};
 use crate::world::WorldStats;
 
-/// How long a switch looks at a packet before it queues it.
+/// How long a switch processes a packet before it queues it.
 pub const SWITCH_LATENCY_NS: u64 = 300;
-/// A pause frame with all that Ethernet adds.
+/// A pause frame with all of Ethernet's overhead.
 const PAUSE_FRAME_BYTES: u64 = 84;
-/// Timeouts of one switch at one instant. One that leaves its timeout due would stop the world's
-/// clock; this turns it into a violation.
+/// Timeouts of one switch at one instant. A switch whose timeout stays due would stop the world's
+/// clock; this bound turns that into a violation.
 const MAX_TIMEOUTS_PER_INSTANT: u32 = 1_000;
 
-/// Everything that packets need on their way from one host to another.
+/// Everything that packets need to get from one host to another.
 pub(crate) struct Fabric {
     pub(crate) seed: u64,
     pub(crate) now: Time,
@@ -60,7 +60,7 @@ impl Fabric {
         self.violations.push(Violation { seed, time, checker: "contract", what });
     }
 
-    /// The ports by which a node can send a packet on.
+    /// The ports by which a node can forward a packet.
     #[inline]
     pub(super) fn routes(&mut self, node: NodeId, id: PacketId) -> &[PortId] {
         let target = self.target(id);
@@ -77,7 +77,7 @@ impl Fabric {
         self.packets.hop(id).target
     }
 
-    /// Sends a packet on by its destination alone.
+    /// Forwards a packet by its destination alone.
     #[inline]
     pub(super) fn send_by_destination(&mut self, node: NodeId, id: PacketId) {
         self.accept_changes(id);
@@ -94,7 +94,7 @@ impl Fabric {
         self.target(id).is_some_and(|target| self.network.hosts.node(target) == host)
     }
 
-    /// Drops a packet for which there is no way.
+    /// Drops a packet without a route.
     pub(crate) fn drop_unroutable(&mut self, id: PacketId) {
         self.stats.unroutable += 1;
         self.packets.discard(id);
@@ -124,7 +124,7 @@ impl Fabric {
         });
     }
 
-    /// A switch's time has come, unless it has changed its mind.
+    /// A switch's timeout has come, unless the switch has moved it.
     pub(crate) fn switch_timeout(&mut self, node: NodeId) {
         self.network.nodes[node.0 as usize].armed = Time::NEVER;
         let (last, at, count) = self.last_timeout;
@@ -148,7 +148,7 @@ impl Fabric {
         node: NodeId,
         call: impl FnOnce(&mut dyn super::Switch, &mut Ports<'_>),
     ) {
-        // Taken out for the time of the call, in which it uses the rest of the network.
+        // Taken out for the duration of the call, which uses the rest of the network.
         let taken = self.network.nodes[node.0 as usize].switch.take();
         let mut switch = taken.expect("a node that forwards is a switch");
         call(&mut *switch, &mut Ports { fabric: self, node });
@@ -187,7 +187,7 @@ impl Fabric {
         let hop = self.packets.hop(id);
         let fate = wire.link.admit(at, hop.wire_len as usize, hop.is_ecn_capable);
         match fate {
-            // As nearly all do.
+            // The common case.
             Fate::Arrives(Arrival {
                 at,
                 copy_at: None,
@@ -259,7 +259,7 @@ impl Fabric {
         let wire = &mut self.network.wires[link.0 as usize];
         let limit = wire.link.config().queue_bytes;
         let egress = wire.egress.as_mut().expect("it has a queue");
-        // A host keeps what it is not allowed to send: its windows bound that.
+        // A host queues what it may not send: its windows bound that.
         let is_lossy = charged_to.is_none() && !is_host;
         if is_lossy && egress.bytes() + u64::from(bytes) > limit {
             return self.drop_at_egress(link, id);
@@ -274,7 +274,7 @@ impl Fabric {
         self.drop_at_queue(link, id);
     }
 
-    /// Asks for a look at a queue when it can send the next packet.
+    /// Schedules the next departure from a queue.
     fn schedule_departure(&mut self, link: LinkId) {
         let wire = &mut self.network.wires[link.0 as usize];
         let egress = wire.egress.as_mut().expect("it has a queue");
@@ -316,8 +316,8 @@ impl Fabric {
         }
     }
 
-    /// Sends a pause frame to the other end of a port. It passes by whatever waits there, and is
-    /// not lost.
+    /// Sends a pause frame to the other end of a port. It overtakes queued packets, and is never
+    /// lost.
     fn signal(&mut self, node: NodeId, port: PortId, class: u8, signal: Option<Signal>) {
         let Some(signal) = signal else { return };
         let link = self.network.port(node, port);
@@ -332,7 +332,7 @@ impl Fabric {
         });
     }
 
-    /// A pause frame has its effect on who sends over `link`.
+    /// A pause frame takes effect on the sender of `link`.
     pub(crate) fn pause_link(&mut self, link: LinkId, class: u8, is_on: bool) {
         if let Some(egress) = &mut self.network.wires[link.0 as usize].egress {
             egress.set_paused(class, is_on);

@@ -1,4 +1,4 @@
-//! Switches that forward packets as they are: by destination, by flow, or packet by packet.
+//! Switches that forward packets unchanged: by destination, by flow, or packet by packet.
 
 use bowline_nic::Time;
 use bowline_wire::FlowKey;
@@ -8,7 +8,7 @@ use super::switch::{Frame, Ports, Switch};
 use crate::hash::TraceHash;
 use crate::packet::Packet;
 
-/// Static routes by destination. Of several equally short ones the destination's hash picks, which
+/// Static routes by destination. Among equal-cost routes the destination's hash chooses, which
 /// spreads destinations over a fat tree's cores.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Routing;
@@ -20,22 +20,22 @@ impl Switch for Routing {
     }
 }
 
-/// Equal-cost multi-path: all packets of a flow take the same one of several equally short routes.
+/// Equal-cost multi-path: all packets of a flow take the same one of several equal-cost routes.
 ///
-/// Switches hash with salts of their own; with one salt for all, the flows that one switch sends
-/// one way would all go one way at the next switch too.
+/// Each switch hashes with its own salt; with a common salt, the flows that one switch sends to one
+/// port would all take one port at the next switch too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ecmp {
     by_qpn: bool,
 }
 
 impl Ecmp {
-    /// A flow is addresses and UDP ports.
+    /// A flow is identified by addresses and UDP ports.
     pub fn by_flow() -> Ecmp {
         Ecmp { by_qpn: false }
     }
 
-    /// The destination QPN tells flows apart too, as switches can that look into RoCE headers.
+    /// The destination QPN also identifies a flow, as in switches that parse RoCE headers.
     pub fn by_flow_and_qpn() -> Ecmp {
         Ecmp { by_qpn: true }
     }
@@ -71,7 +71,7 @@ impl Switch for Ecmp {
     }
 }
 
-/// Packet spraying: packets of a flow take all of several equally short routes.
+/// Packet spraying: packets of a flow are spread over all equal-cost routes.
 #[derive(Clone, Copy, Debug)]
 pub struct Spray {
     by: SprayBy,
@@ -79,9 +79,9 @@ pub struct Spray {
 
 #[derive(Clone, Copy, Debug)]
 enum SprayBy {
-    /// One after the other.
+    /// Round robin.
     Turn { next: usize },
-    /// The one where the fewest bytes wait.
+    /// The route with the fewest queued bytes.
     Queue,
 }
 

@@ -1,4 +1,4 @@
-//! A switch that copies packets of groups and merges their acknowledgements, driven by the
+//! A switch that replicates packets of groups and merges their acknowledgements, driven by the
 //! simulator.
 
 use core::net::IpAddr;
@@ -12,13 +12,13 @@ use super::network::{Network, NodeId, PortId};
 use super::switch::{Frame, Ports, Switch};
 use crate::packet::Packet;
 
-/// The engine of a multicast switch, which the control plane holds too.
+/// The engine of a multicast switch, which the control plane shares.
 type Engine = Rc<RefCell<bowline_multicast::Switch>>;
 
-/// Multicast in front of a switch that forwards.
+/// Multicast in front of a forwarding switch.
 pub struct Multicast<S> {
     engine: Engine,
-    /// What forwards copies and all other packets.
+    /// Forwards copies and all other packets.
     forwarding: S,
 }
 
@@ -28,7 +28,7 @@ impl<S: Switch> Multicast<S> {
         Multicast { engine, forwarding }
     }
 
-    /// Sends the answers that the engine has made.
+    /// Sends the replies that the engine has made.
     fn send_answers(&self, ports: &mut Ports<'_>) {
         while let Some(answer) = self.engine.borrow_mut().poll_transmit() {
             let frame = ports.create(Packet::new(&answer.flow, answer.bytes().to_vec()));

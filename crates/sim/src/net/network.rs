@@ -19,28 +19,28 @@ pub struct NodeId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId(pub u32);
 
-/// A cable's place at a node, counted in the order in which cables were connected there.
+/// A cable's index at a node, in the order in which cables were connected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortId(pub u16);
 
-/// Rate and delay of the way from a host to itself.
+/// Rate and delay of a host's loopback.
 const LOOPBACK: LinkConfig =
     LinkConfig { rate_bps: Some(200_000_000_000), delay_ns: 500, queue_bytes: 16 << 20, ecn: None };
 
-/// The port of a host behind its loopback.
+/// A host's first port after its loopback.
 const FIRST_CABLE: usize = 1;
 
 pub(super) struct Node {
     /// A host's address; none for a switch.
     pub(super) addr: Option<IpAddr>,
-    /// What forwards; taken out while it is called, and none for a host.
+    /// The forwarding logic; taken out during a call, and none for a host.
     pub(super) switch: Option<Box<dyn Switch>>,
-    /// Earliest call in the queue of events that the switch has asked for.
+    /// Earliest queued timeout event of the switch.
     pub(super) armed: Time,
     /// Links by port. A host's first is its loopback.
     pub(super) out: Vec<LinkId>,
     pub(super) routes: Routes,
-    /// Of several routes to a host the one that routing by destination takes.
+    /// Of several routes to a host, the one that routing by destination takes.
     pub(super) by_destination: LinkTable,
     pub(super) pfc: Option<Box<Pfc>>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Wire {
     pub(super) is_to_switch: bool,
     /// The link of the same cable that leads back.
     pub(super) reverse: LinkId,
-    /// A queue whose packets wait here rather than in the link, so that they can be paused.
+    /// A queue in front of the link rather than in it, so that its packets can be paused.
     pub(super) egress: Option<Box<Egress>>,
 }
 
@@ -120,14 +120,14 @@ impl Network {
         config: LinkConfig,
     ) {
         let id = LinkId(self.wires.len() as u32);
-        // Every link draws from a stream of its own, far from the scenario's.
+        // Every link draws from its own stream, apart from the scenario's.
         let link = Link::new(config, self.seed, (1 << 32) + u64::from(id.0));
         let is_to_switch = self.addr_of(to).is_none();
         self.wires.push(Wire { link, from, to, ingress, is_to_switch, reverse, egress: None });
         self.nodes[from.0 as usize].out.push(id);
     }
 
-    /// What forwards at a switch from now on.
+    /// Sets the forwarding logic of a switch.
     ///
     /// # Panics
     /// If the node is a host.
@@ -137,7 +137,7 @@ impl Network {
         node.switch = Some(switch);
     }
 
-    /// What forwards at all switches from now on.
+    /// Sets the forwarding logic of all switches.
     pub fn set_switches(&mut self, mut make: impl FnMut(NodeId) -> Box<dyn Switch>) {
         for node in self.switches() {
             self.set_switch(node, make(node));
@@ -150,8 +150,8 @@ impl Network {
         all.map(|(index, _)| NodeId(index as u32)).collect()
     }
 
-    /// Makes a switch lossless for some classes: it pauses who sends to it before its buffers are
-    /// full. To be called when all its cables are connected.
+    /// Makes a switch lossless for some classes: it pauses its senders before its buffers are full.
+    /// Call this once all its cables are connected.
     ///
     /// # Panics
     /// If the node is a host.
@@ -185,8 +185,8 @@ impl Network {
         self.nodes[node.0 as usize].by_destination.get(target)
     }
 
-    /// The link by which a node that routes by destination sends to `dst`. A host sends to
-    /// addresses that nobody has by its first cable: the switch there may know more.
+    /// The link by which a node that routes by destination sends to `dst`. A host sends to unknown
+    /// addresses by its first cable: the switch there may know more.
     pub fn next_hop(&self, node: NodeId, dst: IpAddr) -> Option<LinkId> {
         match self.index_of(dst) {
             Some(target) => self.link_to(node, target),
@@ -235,7 +235,7 @@ impl Network {
         cables.map(|(index, _)| LinkId(index as u32)).collect()
     }
 
-    /// What all links together have done, drops of queues in front of them included.
+    /// The statistics of all links together, drops of queues in front of them included.
     pub fn stats(&self) -> LinkStats {
         let mut total = LinkStats::default();
         for wire in &self.wires {
@@ -247,7 +247,7 @@ impl Network {
         total
     }
 
-    /// What priority flow control has done in all switches together.
+    /// The statistics of priority flow control in all switches together.
     pub fn pfc_stats(&self) -> PfcStats {
         let mut total = PfcStats::default();
         for pfc in self.nodes.iter().filter_map(|node| node.pfc.as_ref()) {

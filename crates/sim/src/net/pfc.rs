@@ -1,25 +1,24 @@
-//! Priority flow control (IEEE 802.1Qbb): a switch pauses who sends to it before its buffers are
-//! full.
+//! Priority flow control (IEEE 802.1Qbb): a switch pauses its senders before its buffers are full.
 
 use super::egress::CLASSES;
 use super::network::PortId;
 
-/// How much a switch takes from each of its ports, per class.
+/// Buffer limits of a switch, per port and class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PfcConfig {
     /// The lossless classes, as bits. A packet's class is the upper three bits of its TOS or
     /// traffic class.
     pub classes: u8,
-    /// Bytes of one port and class in the switch's queues from which on it pauses the sender.
+    /// Queued bytes of one port and class at which the switch pauses the sender.
     pub xoff_bytes: u64,
-    /// Bytes down to which they have to fall before it lets the sender go on.
+    /// Queued bytes to which they have to fall before the sender resumes.
     pub xon_bytes: u64,
-    /// Bytes that it takes beyond `xoff_bytes`: what arrives until a pause has its effect. Nothing
-    /// is lost if this is at least what the cable carries in a round trip, and two packets.
+    /// Bytes accepted beyond `xoff_bytes`: what arrives until a pause takes effect. Nothing is lost
+    /// if this is at least what the cable carries in a round trip, and two packets.
     pub headroom_bytes: u64,
 }
 
-/// What priority flow control has done.
+/// Statistics of priority flow control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PfcStats {
     /// Pause frames sent that stop a sender.
@@ -42,14 +41,14 @@ impl PfcStats {
     }
 }
 
-/// What a switch has to tell the other end of a port.
+/// A signal to the other end of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     Pause,
     Resume,
 }
 
-/// Whose packets are in a switch's queues, by port and class.
+/// A switch's queued bytes, by ingress port and class.
 #[derive(Debug)]
 pub(super) struct Pfc {
     config: PfcConfig,
@@ -77,7 +76,7 @@ impl Pfc {
         self.config.classes & (1 << class) != 0
     }
 
-    /// Takes a packet of a lossless class; `Err` if there is no room even in the headroom.
+    /// Takes a packet of a lossless class; `Err` if not even the headroom has space.
     pub(super) fn take(
         &mut self,
         port: PortId,

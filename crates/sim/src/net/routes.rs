@@ -7,14 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use super::network::{LinkId, Network, NodeId, PortId};
 use crate::hash::{AddrHasher, mix};
 
-/// A host's place in the tables of routes.
+/// A host's index in the routing tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostIndex(u32);
 
 /// The hosts by their addresses.
 #[derive(Debug, Default)]
 pub(super) struct HostTable {
-    /// Looked up and never walked through, so that its order matters to nobody.
+    /// Looked up and never iterated, so its order does not matter.
     by_addr: HashMap<IpAddr, HostIndex, BuildHasherDefault<AddrHasher>>,
     nodes: Vec<NodeId>,
 }
@@ -34,10 +34,10 @@ impl HostTable {
     }
 }
 
-/// A node's routes: for each host the ports that are first on a shortest way to it.
+/// A node's routes: for each host, the ports that start a shortest path to it.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// By host. Few sets of ports are different, so that this is a number.
+    /// By host. There are few distinct sets of ports, so this is an index.
     set_of: Vec<u16>,
     sets: Vec<Vec<PortId>>,
 }

@@ -1,4 +1,4 @@
-//! Shapes of networks.
+//! Network topologies.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -44,7 +44,7 @@ pub fn star(seed: u64, addrs: &[IpAddr], cable: LinkConfig) -> Topology {
     finish(network, hosts)
 }
 
-/// Rails that nothing joins: the hosts of each around a switch of its own.
+/// Separate rails: the hosts of each around its own switch.
 pub fn rails(seed: u64, addrs: &[&[IpAddr]], cable: LinkConfig) -> Topology {
     let mut network = Network::new(seed);
     let mut hosts = Vec::new();
@@ -79,7 +79,7 @@ pub fn ring(seed: u64, addrs: &[IpAddr], access: LinkConfig, long_haul: LinkConf
     let gateways: Vec<NodeId> = addrs.iter().map(|_| network.add_switch()).collect();
     for (i, gateway) in gateways.iter().enumerate() {
         let next = (i + 1) % gateways.len();
-        // Two datacenters are joined once, and one is joined to nothing.
+        // Two datacenters are joined by one link, and a single one by none.
         if next != i && (next > i || gateways.len() > 2) {
             network.connect(*gateway, gateways[next], long_haul);
         }
@@ -123,7 +123,7 @@ pub fn fat_tree(seed: u64, k: usize, addrs: &[IpAddr], cable: LinkConfig) -> Top
     let hosts = addrs
         .iter()
         .enumerate()
-        // Neighbours in the list are in different pods, so that few hosts still use the core.
+        // Neighbours in the list are in different pods, so that even few hosts use the core.
         .map(|(i, addr)| {
             attach(&mut network, *addr, places[i * half % places.len() + i / k % half], cable)
         })
@@ -131,7 +131,7 @@ pub fn fat_tree(seed: u64, k: usize, addrs: &[IpAddr], cable: LinkConfig) -> Top
     finish(network, hosts)
 }
 
-/// Leaves with hosts, in turn, and spines that each join all leaves.
+/// Leaves with hosts, distributed in turn, and spines that each join all leaves.
 ///
 /// # Panics
 /// If there is no leaf, or several without a spine.

@@ -1,4 +1,4 @@
-//! Packets on their way, and the store that keeps them.
+//! Packets in flight, and the store that keeps them.
 
 mod store;
 
@@ -10,7 +10,7 @@ use bowline_wire::{FlowKey, ICRC_LEN, PacketView, icrc_of};
 use crate::hash::TraceHash;
 pub(crate) use store::{PacketId, PacketStore};
 
-/// A UDP datagram on its way: envelope and bytes.
+/// A UDP datagram in flight: envelope and bytes.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// UDP payload: BTH to ICRC.
@@ -25,8 +25,7 @@ pub struct Packet {
     pub dst_port: u16,
     /// TOS or traffic class, ECN bits included.
     pub tos: u8,
-    /// Hops left when it was sent, or last changed by a switch. The network counts down apart from
-    /// it.
+    /// TTL when it was sent, or last changed by a switch. The network counts hops separately.
     pub ttl: u8,
     /// IPv4 identification.
     pub ip_id: u16,
@@ -34,12 +33,12 @@ pub struct Packet {
     pub(crate) digest: u64,
 }
 
-/// Hops of a fresh packet: more than any topology here needs, so that only a loop runs out.
+/// TTL of a new packet: more than any topology here needs, so that only a loop exhausts it.
 const INITIAL_TTL: u8 = 64;
 /// Bytes at the start of a packet that its hash covers besides the ICRC: most headers.
 const HASHED_BYTES: usize = 32;
 
-/// Ethernet header, FCS, preamble and gap: what a datagram takes from a link besides IP and UDP.
+/// Ethernet header, FCS, preamble and gap: a datagram's overhead on a link besides IP and UDP.
 const ETHERNET_OVERHEAD: usize = 14 + 4 + 20;
 const IPV4_UDP: usize = 28;
 const IPV6_UDP: usize = 48;
@@ -61,7 +60,7 @@ impl Packet {
         }
     }
 
-    /// Whether its ends understand marks of congestion.
+    /// Whether its ends support ECN.
     pub fn is_ecn_capable(&self) -> bool {
         self.tos & ECN_MASK != 0
     }
@@ -71,7 +70,7 @@ impl Packet {
         FlowKey { src: self.src, dst: self.dst, src_port: self.src_port, dst_port: self.dst_port }
     }
 
-    /// Makes the last bytes the ICRC of the others, for switches that rewrite packets.
+    /// Overwrites the last bytes with the ICRC of the others, for switches that rewrite packets.
     pub fn set_icrc(&mut self) {
         let (key, ip_id) = (self.flow_key(), self.ip_id);
         if let Some((body, icrc)) = self.bytes.split_last_chunk_mut::<ICRC_LEN>() {
@@ -79,7 +78,7 @@ impl Packet {
         }
     }
 
-    /// Takes the ICRC away, if it is right.
+    /// Strips the ICRC, if it is correct.
     pub(crate) fn unseal(&mut self) -> bool {
         let (key, ip_id) = (self.flow_key(), if self.dst.is_ipv4() { self.ip_id } else { 0 });
         let Some((body, icrc)) = self.bytes.split_last_chunk_mut::<ICRC_LEN>() else {
@@ -92,14 +91,14 @@ impl Packet {
         intact
     }
 
-    /// Bytes of link time that it takes.
+    /// Bytes that it occupies on a link.
     pub fn wire_len(&self) -> u32 {
         let headers = if self.dst.is_ipv4() { IPV4_UDP } else { IPV6_UDP };
         (self.bytes.len() + headers + ETHERNET_OVERHEAD) as u32
     }
 
     /// Computes `digest` of the bytes with which the packet leaves its engine. The ICRC, which is
-    /// checked then, stands for what is not hashed.
+    /// checked then, covers what is not hashed.
     pub(crate) fn seal(&mut self, bytes: &[u8]) {
         let mut hash = TraceHash::new(u64::from(self.ip_id));
         hash.bytes(&bytes[..bytes.len().min(HASHED_BYTES)]);
@@ -108,14 +107,14 @@ impl Packet {
         self.digest = hash.value();
     }
 
-    /// Computes `digest` after a change, which it tells even if the bytes end up as they were.
+    /// Computes `digest` after a change; it differs even if the bytes end up unchanged.
     pub(crate) fn reseal(&mut self) {
         let mut hash = TraceHash::new(self.digest);
         hash.bytes(&self.bytes);
         self.digest = hash.value();
     }
 
-    /// One line for people: what the packet says about itself.
+    /// A human-readable line about the packet.
     pub fn describe(&self) -> String {
         match PacketView::parse(&self.bytes) {
             Ok(view) => {

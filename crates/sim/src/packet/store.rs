@@ -5,23 +5,22 @@ use bowline_link::Damage;
 use super::Packet;
 use crate::net::{HostIndex, PortId};
 
-/// A place in the store.
+/// An index into the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PacketId(u32);
 
-/// What the network looks at on every hop, apart from the packet: so many of these fit into a
-/// cache.
+/// What the network reads on every hop, separate from the packet so that many fit into a cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
-    /// The packet's destination, as far as somebody has looked it up.
+    /// The packet's destination, if it has been looked up.
     pub(crate) target: Option<HostIndex>,
-    /// Bytes of link time that the packet takes.
+    /// Bytes that the packet occupies on a link.
     pub(crate) wire_len: u32,
-    /// The port by which it came into the switch that it is in; none if it was made there.
+    /// The port by which it entered its current switch; none if it was made there.
     pub(crate) ingress: Option<PortId>,
     /// Hops left.
     pub(crate) ttl: u8,
-    /// Its ends understand marks.
+    /// Its ends support ECN.
     pub(crate) is_ecn_capable: bool,
     /// A switch may have changed it.
     pub(crate) is_changed: bool,
@@ -124,7 +123,7 @@ impl PacketStore {
         self.hop_mut(id).wire_len = wire_len;
     }
 
-    /// Brings what the network knows about a packet up to date after a switch has changed it.
+    /// Updates what the network knows about a packet after a switch has changed it.
     pub(crate) fn accept_changes(&mut self, id: PacketId) {
         let packet = self.get_mut(id);
         packet.reseal();
@@ -155,14 +154,14 @@ impl PacketStore {
         packet
     }
 
-    /// Gives a packet's memory back.
+    /// Returns a packet's memory to the store.
     pub(crate) fn recycle(&mut self, packet: Packet) {
         let mut bytes = packet.bytes;
         bytes.clear();
         self.spare.push(bytes);
     }
 
-    /// Takes a packet out and forgets it.
+    /// Takes a packet out and drops it.
     pub(crate) fn discard(&mut self, id: PacketId) {
         let packet = self.take(id);
         self.recycle(packet);

@@ -13,24 +13,24 @@ use crate::check::Sink;
 use crate::sealed_storm::Seals;
 use crate::world::{App, HostId, NicId, World};
 
-/// How long to wait before a receive that had no room is tried again.
+/// How long to wait before a receive without space is tried again.
 pub(super) const RETRY_NS: u64 = 20_000_000;
 
-/// What a wake-up is for; below it are the hosts' own.
+/// The kinds of wake-ups; lower values are the hosts' own.
 const HEAL: u64 = 8;
 const PAUSE: u64 = 16;
 const DOWN: u64 = 32;
 const UP: u64 = 33;
 const ATTACK: u64 = 64;
 
-/// What an end is serviced with.
+/// The context in which an end is serviced.
 pub(super) struct Service<'a> {
     pub(super) nic: &'a mut Nic,
     pub(super) now: Time,
     pub(super) scenario: &'a SdrScenario,
     pub(super) sink: &'a mut Sink,
     pub(super) coverage: &'a mut SdrCoverage,
-    /// What the world's trace shall know.
+    /// Notes for the world's trace.
     notes: &'a mut Vec<(u64, String)>,
 }
 
@@ -47,7 +47,7 @@ impl Service<'_> {
 struct Host {
     reliable: ReliableEnd,
     plain: PlainEnd,
-    /// What had happened when the host was last serviced: it is not, unless there is news.
+    /// The state when the host was last serviced: it is serviced again only if that changes.
     seen: (u64, u64, u64, u64),
     /// Wake-ups so far.
     kicks: u64,
@@ -61,7 +61,7 @@ pub(super) struct SdrStorm<'a> {
     pub(super) sink: Sink,
     pub(super) coverage: SdrCoverage,
     healed: bool,
-    /// What strangers know of all ends.
+    /// What outsiders know of all ends.
     pub(super) known: Vec<Known>,
     pub(super) forger: Forger,
     pub(super) attacked: AttackCoverage,
@@ -175,7 +175,7 @@ impl<'a> SdrStorm<'a> {
         all
     }
 
-    /// Judges what is left when all is over, and adds up what the connections counted.
+    /// Checks the final state, and adds up what the connections counted.
     pub(super) fn judge(&mut self, world: &World) {
         for host in &self.hosts {
             self.sink.check(world.now(), "guards", host.reliable.judge());

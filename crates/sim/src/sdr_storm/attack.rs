@@ -13,7 +13,7 @@ use crate::world::{HostId, NicId, World};
 /// guess.
 const EARLY_PSNS: u64 = 400;
 
-/// An SDR connection's end as strangers know it.
+/// The end of an SDR connection as an outsider knows it.
 pub(super) struct Known {
     host: usize,
     mtu: u32,

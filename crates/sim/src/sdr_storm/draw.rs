@@ -11,11 +11,11 @@ use crate::rng::SimRng;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
-/// Far from the streams of the other storm, of links and of memory.
+/// Apart from the streams of the other storm, of links and of memory.
 const STREAM: u64 = 0x5d1;
-/// Ports that coalesce are drawn apart, so that everything else about a seed stays as it was.
+/// Coalescing of ports has its own stream, so that everything else about a seed stays the same.
 const COALESCING: u64 = 0x9a1;
-/// Payload packets of a direction, roughly: what makes a seed a few thousand packets.
+/// Payload packets of a direction, roughly: limits a seed to a few thousand packets.
 const PACKET_BUDGET: u64 = 250;
 
 impl SdrScenario {
@@ -68,8 +68,8 @@ impl SdrScenario {
     }
 }
 
-/// How long a packet may be on its way: a full queue, the cable, and what faults add, for a copy of
-/// a packet that was held back twice.
+/// How long a packet may be in flight: a full queue, the cable, and what faults add, for a copy of
+/// a packet that was delayed twice.
 fn longest_life_ns(cable: &LinkConfig, faults: &[Faults; 2]) -> u64 {
     let added = faults.iter().map(|f| f.jitter_ns + 2 * f.reorder_ns).max().unwrap_or(0);
     cable.drain_ns() + cable.delay_ns + added + 10 * MICROSECOND
@@ -87,16 +87,16 @@ fn draw_faults(rng: &mut SimRng) -> Faults {
         0 => Loss::None,
         1 => Loss::Iid(some(rng, 100, 0.02)),
         2 => Loss::Iid(some(rng, 100, 0.5)),
-        // Longer than a group with its parity, now and then.
+        // Sometimes longer than a group with its parity.
         3 => Loss::GilbertElliott(GilbertElliott::bursts(0.1, rng.range(2, 80) as f64)),
-        // Hardly anything comes through: of acknowledgements too.
+        // Hardly anything arrives, acknowledgements included.
         _ => Loss::Iid(Prob::new(0.9)),
     };
     Faults {
         loss,
         duplicate: some(rng, 50, 0.2),
         reorder: some(rng, 60, 0.3),
-        // Long enough for IDs to go around meanwhile.
+        // Long enough for IDs to wrap around meanwhile.
         reorder_ns: rng.pick(&[20, 500, 5_000, 30_000]) * MICROSECOND,
         corrupt: some(rng, 40, 0.05),
         corruption: Corruption::Anything,
@@ -189,7 +189,7 @@ fn draw_plain_messages(rng: &mut SimRng, config: &SdrConfig, heal_ns: u64) -> Ve
     let sends = draw_times(rng, count, heal_ns);
     let recvs = draw_times(rng, count, heal_ns);
     let mtu = u64::from(config.mtu.bytes());
-    // Early completion is what makes packets late.
+    // Early completion makes packets late.
     let patience_ns = rng.pick(&[10 * MICROSECOND, MILLISECOND, 20 * MILLISECOND, heal_ns]);
     let times = sends.into_iter().zip(recvs);
     times
@@ -202,7 +202,7 @@ fn draw_plain_messages(rng: &mut SimRng, config: &SdrConfig, heal_ns: u64) -> Ve
             };
             let packets = len.div_ceil(mtu).max(1);
             let pieces = if rng.percent(40) {
-                // Some of it twice, some perhaps never.
+                // Some packets twice, some perhaps never.
                 let piece = |rng: &mut SimRng| {
                     let first = rng.below(packets);
                     (first, rng.range(1, packets - first))

@@ -1,4 +1,4 @@
-//! A host's registered memory: places for messages with guard zones between them.
+//! A host's registered memory: slots for messages with guard zones between them.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use bowline_sdr::Source;
 
 use crate::check::pattern;
 
-/// Bytes between places.
+/// Bytes between slots.
 const GAP: usize = 96;
 
-/// A buffer whose every byte is known, unless it is somebody's place for the moment.
+/// A buffer whose every byte is known, except in slots that are in use.
 pub(crate) struct Memory {
     buffer: Arc<Buffer>,
     key: MrKey,
     seed: u64,
-    /// Where each place begins.
+    /// Where each slot begins.
     places: Vec<usize>,
 }
 
 impl Memory {
-    /// Memory with places of these lengths.
+    /// Memory with slots of these lengths.
     pub(crate) fn new(nic: &mut Nic, pd: PdId, lens: &[u64], seed: u64) -> Memory {
         let mut at = GAP;
         let mut places = Vec::with_capacity(lens.len());
@@ -37,29 +37,29 @@ impl Memory {
         memory
     }
 
-    /// A place, for requests.
+    /// A slot, for requests.
     pub(crate) fn at(&self, place: usize) -> Source {
         Source { key: self.key, addr: self.places[place] as u64 }
     }
 
-    /// What is at a place.
+    /// The contents of a slot.
     pub(crate) fn read(&self, place: usize, len: u64) -> Vec<u8> {
         self.buffer.to_vec(self.places[place], len as usize)
     }
 
-    /// What is at a place when nobody has written to it.
+    /// The contents of a slot that nobody has written to.
     pub(crate) fn untouched(&self, place: usize, len: u64) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
         pattern::fill_from(self.seed, self.places[place], &mut bytes);
         bytes
     }
 
-    /// Puts a message at a place.
+    /// Puts a message into a slot.
     pub(crate) fn write(&self, place: usize, bytes: &[u8]) {
         self.buffer.write_at(self.places[place], bytes);
     }
 
-    /// The application has its bytes back and does as it likes with them.
+    /// The application owns its bytes again and overwrites them.
     pub(crate) fn restore(&self, place: usize, len: u64) {
         self.restore_range(self.places[place]..self.places[place] + len as usize);
     }
@@ -70,7 +70,7 @@ impl Memory {
         self.buffer.write_at(range.start, &bytes);
     }
 
-    /// Whether all is as it was, now that nothing is anybody's place any more.
+    /// Whether everything is unchanged, now that no slot is in use any more.
     ///
     /// # Errors
     /// The first byte that changed.

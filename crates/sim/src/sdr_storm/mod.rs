@@ -1,10 +1,10 @@
 //! The storm over SDR: partial-completion messages and every reliability scheme over them, between
-//! two hosts whose cable loses, reorders, doubles and damages what it carries, and is healed in the
+//! two hosts whose cable loses, reorders, duplicates and corrupts packets, and is healed in the
 //! end.
 //!
 //! One connection of each kind: a [`ReliableQp`](bowline_sdr::ReliableQp) whose messages choose
 //! their scheme, and a bare [`SdrQp`](bowline_sdr::SdrQp) whose receiver completes messages early,
-//! so that packets come late and IDs go around.
+//! so that packets arrive late and IDs wrap around.
 
 mod app;
 mod attack;

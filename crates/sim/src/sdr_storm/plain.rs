@@ -1,5 +1,5 @@
-//! One end of the connection without a scheme: messages are completed at their time, whatever has
-//! come of them.
+//! One end of the connection without a scheme: messages are completed on schedule, however much has
+//! arrived.
 
 use bowline_nic::{Nic, PdId, Time};
 use bowline_sdr::{RecvHandle, SdrError, SdrQp, SendHandle, Source};
@@ -48,13 +48,13 @@ impl PlainEnd {
         }
     }
 
-    /// Does what is due and drives the connection. Returns when to come back.
+    /// Does what is due and drives the connection. Returns when to call again.
     pub(super) fn service(&mut self, cx: &mut Service<'_>) -> Option<Time> {
         self.complete(cx);
         let retry = self.post_receives(cx);
         self.post_sends(cx);
         self.qp.drive(cx.nic, cx.now);
-        // The connection's user has nothing to say to itself.
+        // The connection's user sends no control messages of its own.
         while self.qp.next_control().is_some() {}
         let plain = &cx.scenario.plain;
         let send = plain.messages[self.host].get(self.sent.len()).map(|m| m.send_ns);
@@ -100,7 +100,7 @@ impl PlainEnd {
         Ok(handle)
     }
 
-    /// Returns when to try again, if there was no room.
+    /// Returns when to try again, if there was no space.
     fn post_receives(&mut self, cx: &mut Service<'_>) -> Option<Time> {
         let scenario = cx.scenario;
         while let Some(plan) = scenario.plain.messages[1 - self.host].get(self.posted.len())
@@ -125,7 +125,7 @@ impl PlainEnd {
         None
     }
 
-    /// Completes what is there, or has had its time.
+    /// Completes messages that have arrived, or whose time is up.
     fn complete(&mut self, cx: &mut Service<'_>) {
         for index in 0..self.posted.len() {
             let Open { handle, complete_at, over } = self.posted[index];
@@ -147,7 +147,7 @@ impl PlainEnd {
         }
     }
 
-    /// A chunk that the bitmap shows has its bytes; any other packet has them, or has not come.
+    /// A chunk that the bitmap shows has its bytes; any other packet has them, or has not arrived.
     fn judge_message(&self, cx: &mut Service<'_>, index: usize, handle: RecvHandle) {
         let scenario = cx.scenario;
         let plan = &scenario.plain.messages[1 - self.host][index];
@@ -208,7 +208,7 @@ impl PlainEnd {
         all
     }
 
-    /// Judges what is left when all is over.
+    /// Checks the final state.
     pub(super) fn judge(&self) -> Result<(), String> {
         self.sinks.check().map_err(|e| format!("host{} sinks without scheme: {e}", self.host))?;
         match self.qp.poll_timeout() {

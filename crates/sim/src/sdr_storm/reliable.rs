@@ -1,4 +1,4 @@
-//! One end of the reliable connection: writes and receives at their times, and judges what comes.
+//! One end of the reliable connection: writes and receives on schedule, and checks what arrives.
 
 use bowline_nic::{Nic, PdId, Time};
 use bowline_sdr::{Failure, ReliableEvent, ReliableQp, SdrError, WriteOptions};
@@ -45,7 +45,7 @@ impl ReliableEnd {
         }
     }
 
-    /// Does what is due, drives the connection and takes its events. Returns when to come back.
+    /// Does what is due, drives the connection and handles its events. Returns when to call again.
     pub(super) fn service(&mut self, cx: &mut Service<'_>) -> Option<Time> {
         let retry = self.post_receives(cx);
         self.post_writes(cx);
@@ -82,7 +82,7 @@ impl ReliableEnd {
         }
     }
 
-    /// Returns when to try again, if there was no room.
+    /// Returns when to try again, if there was no space.
     fn post_receives(&mut self, cx: &mut Service<'_>) -> Option<Time> {
         let scenario = cx.scenario;
         while let Some(plan) = scenario.messages[1 - self.host].get(self.next_recv)
@@ -181,7 +181,7 @@ impl ReliableEnd {
         self.written.iter().chain(&self.received).all(|over| *over)
     }
 
-    /// Judges what is left when all is over.
+    /// Checks the final state.
     pub(super) fn judge(&self) -> Result<(), String> {
         self.sources.check().map_err(|e| format!("host{} sources: {e}", self.host))?;
         self.sinks.check().map_err(|e| format!("host{} sinks: {e}", self.host))?;

@@ -19,15 +19,15 @@ pub struct SdrCoverage {
     pub chunks_recovered: u64,
     /// Messages without a scheme.
     pub plain: u64,
-    /// Those that were completed before all of them had come.
+    /// Messages that were completed before all of them had arrived.
     pub plain_early: u64,
     /// Receives that had to wait for their ID.
     pub no_room: u64,
     /// Packets that came twice.
     pub duplicates: u64,
-    /// Packets that came when their message was over.
+    /// Packets that arrived after their message was over.
     pub late: u64,
-    /// Connections that know their round trip.
+    /// Connections that have measured their round trip.
     pub timed_paths: u64,
 }
 

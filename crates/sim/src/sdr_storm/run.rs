@@ -14,7 +14,7 @@ use crate::world::World;
 
 /// Everything must be done this long after healing.
 const LIVENESS_NS: u64 = 20_000_000_000;
-/// How long the world is watched at rest.
+/// How long quiescence is watched.
 const REST_NS: u64 = 200_000_000;
 
 /// Runs the storm of a seed.
@@ -73,7 +73,7 @@ pub(crate) fn run_scenario(
     Ok(SeedReport::of(&world, coverage, storm.sink.violations()))
 }
 
-/// Lets what is in flight arrive, then watches whether anything still moves, then judges.
+/// Lets packets in flight arrive, then watches whether anything still moves, then checks.
 fn rest(storm: &mut SdrStorm<'_>, world: &mut World) {
     let judged = Rest::watch(world, storm, REST_NS);
     storm.sink.check(world.now(), "quiesce", judged);

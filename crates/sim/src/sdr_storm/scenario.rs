@@ -12,12 +12,12 @@ use crate::attack::AttackPlan;
 pub struct SdrScenario {
     /// The seed.
     pub seed: u64,
-    /// How long ports wait for more packets, to hand them over as one datagram; 0 is not at all.
-    /// Where they do, hosts have IPv6 addresses: without the numbers of IPv4, packets look alike.
+    /// How long ports wait for more packets, to deliver them as one datagram; 0 is not at all.
+    /// Where they do, hosts have IPv6 addresses: without IPv4 identifications, packets look alike.
     pub coalesce_ns: u64,
     /// The cable.
     pub cable: LinkConfig,
-    /// Faults of both directions until healing: acknowledgements may fare worse than data.
+    /// Faults of both directions until healing: acknowledgements may suffer more than data.
     pub faults: [Faults; 2],
     /// Hosts that stop: which, when, and for how long.
     pub pauses: Vec<(usize, u64, u64)>,
@@ -33,9 +33,9 @@ pub struct SdrScenario {
     pub messages: [Vec<MessagePlan>; 2],
     /// The bare connection.
     pub plain: PlainPlan,
-    /// Somebody forges packets.
+    /// The attacker.
     pub attack: Option<AttackPlan>,
-    /// The connections are sealed, with keys that change so often.
+    /// Seals the connections, with keys that change this often.
     pub sealed: Option<Rollover>,
 }
 
@@ -52,7 +52,7 @@ pub struct MessagePlan {
     pub imm: Option<u32>,
     /// When it is written.
     pub write_ns: u64,
-    /// When its receive is posted, if there is room.
+    /// When its receive is posted, if there is space.
     pub recv_ns: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct PlainPlan {
     pub messages: [Vec<PlainMessage>; 2],
 }
 
-/// A message that is completed whatever has come of it.
+/// A message that is completed however much of it has arrived.
 #[derive(Clone, Debug)]
 pub struct PlainMessage {
     /// Bytes.
@@ -78,7 +78,7 @@ pub struct PlainMessage {
     pub pieces: Vec<(u64, u64)>,
     /// When it is sent.
     pub send_ns: u64,
-    /// When its receive is posted, if there is room.
+    /// When its receive is posted, if there is space.
     pub recv_ns: u64,
     /// How long after that it is completed at the latest.
     pub complete_ns: u64,

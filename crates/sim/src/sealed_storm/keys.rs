@@ -34,8 +34,8 @@ impl Seals {
         }
     }
 
-    /// Protection for an end of a connection that was made anew so often; ends 2n and 2n + 1 are
-    /// each other's peers.
+    /// Protection for an end of a connection that was re-established `epoch` times. Ends 2n and
+    /// 2n + 1 are each other's peers.
     pub(crate) fn end(&self, end: usize, epoch: u32, now: Time) -> PacketSeal {
         let role = if end.is_multiple_of(2) { Role::Initiator } else { Role::Responder };
         let number = (end as u64 / 2) << 32 | u64::from(epoch);
@@ -53,7 +53,7 @@ impl Seals {
         (nonces, keys)
     }
 
-    /// Whether each was used once.
+    /// Whether each nonce was used once.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.log.counts() {
             (_, _, 0) => Ok(()),

@@ -1,11 +1,10 @@
 //! The storms of [`crate::storm`], [`crate::failover_storm`], [`crate::xp_storm`] and
-//! [`crate::sdr_storm`] with every connection sealed, keys that change all the time, and an
-//! attacker on the path.
+//! [`crate::sdr_storm`] with every connection sealed, frequent rekeying, and an on-path attacker.
 //!
-//! The attacker reads all packets, knows PSNs and keys of regions, and repeats, changes, truncates,
-//! reflects, redirects and renumbers what it reads, beside the forgeries of an attacker off the
-//! path. All that is promised without it must hold. Every nonce is recorded: none may be used twice
-//! with a key.
+//! The attacker reads all packets, knows PSNs and keys of regions, and replays, changes, truncates,
+//! reflects, redirects and renumbers what it reads, besides forging as an off-path attacker does.
+//! All guarantees that hold without it must still hold. Every nonce is recorded: none may be used
+//! twice with a key.
 
 mod keys;
 mod run;

@@ -62,7 +62,7 @@ fn run_storm(
         age_ns: rng.pick(&[5, 20, 1_000]) * MILLISECOND,
         keep_ns: rng.pick(&[1, 20]) * MILLISECOND,
     });
-    // A right guess of a PSN is worth nothing here, so that as much is promised as without it.
+    // A correctly guessed PSN is useless here, so hostages get the same guarantees as others.
     for conn in scenario.conns.iter_mut().filter(|conn| conn.role == Role::Hostage) {
         conn.role = Role::Normal;
         conn.ends.iter_mut().for_each(|end| end.rnr_retry = 7);
@@ -70,8 +70,8 @@ fn run_storm(
     storm::run_scenario(&scenario, log)
 }
 
-/// Keys of connections that go on sending while nothing arrives: a sender must not be too many of
-/// them ahead.
+/// Rekeying for connections that keep sending while nothing arrives: a sender must not be too many
+/// keys ahead.
 fn seldom(rng: &mut SimRng) -> Rollover {
     Rollover {
         packets: rng.pick(&[500, 2_000]),

@@ -1,4 +1,4 @@
-//! What somebody who reads every sealed packet makes of them. None of it may have any effect.
+//! What an attacker who reads every sealed packet makes of them. None of it may have any effect.
 
 use bowline_wire::{ICRC_LEN, Qpn, SealedHeader};
 
@@ -10,8 +10,7 @@ use crate::world::World;
 /// How far a counter is changed, at most.
 const FAR: u64 = 5_000;
 
-/// Makes something of a packet that was overheard; `pairs` are queue pairs that are each other's
-/// peers.
+/// Manipulates an overheard packet; `pairs` are queue pairs that are each other's peers.
 pub(crate) fn tamper(
     rng: &mut SimRng,
     world: &World,
@@ -40,19 +39,19 @@ pub(crate) fn tamper(
     Some((kind, packet))
 }
 
-/// Changes a bit or a few, but for those of the ICRC field, which nobody looks at.
+/// Flips one or a few bits, except in the ICRC field, which is not checked.
 fn flip(rng: &mut SimRng, packet: &mut Packet) {
     let covered = (packet.bytes.len() - ICRC_LEN) as u64;
     let at = rng.below(covered) as usize;
     packet.bytes[at] ^= 1 << rng.below(8);
     let other = rng.below(covered) as usize;
-    // The same bit again would make it whole.
+    // Flipping the same bit twice would restore the packet.
     if other != at && rng.percent(30) {
         packet.bytes[other] ^= 0x81;
     }
 }
 
-/// Sends it back: to the queue pair whose peer it was for.
+/// Returns it: to the queue pair whose peer it was for.
 fn reflect(packet: &mut Packet, pairs: &[[Qpn; 2]]) -> Option<()> {
     let to = header_of(packet)?.dest_qpn;
     let pair = pairs.iter().find(|pair| pair.contains(&to))?;

@@ -22,7 +22,7 @@ use crate::world::{App, HostId, NicId, World};
 /// What a timer is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
-    /// Somebody may have something to do: the world asks everyone after every timer.
+    /// Somebody may have something to do: the world calls everyone after every timer.
     Look,
     Heal,
     Pause {
@@ -59,7 +59,7 @@ pub(super) enum Action {
         index: usize,
         up: bool,
     },
-    /// Both ends of a hostage that has failed are put into error.
+    /// Both ends of a failed hostage are put into error.
     Bury {
         conn: usize,
     },
@@ -67,7 +67,7 @@ pub(super) enum Action {
     Attack {
         forgeries: u32,
     },
-    /// An end hears of its peer's spare.
+    /// An end learns of its peer's spare.
     Entry {
         end: usize,
         epoch: u32,
@@ -78,7 +78,7 @@ pub(super) enum Action {
 pub(super) struct Storm<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) sink: Sink,
-    /// Which engines each NIC that the program knows has.
+    /// The engines of each NIC that the program knows.
     pub(super) devices: Vec<Rc<DeviceNics>>,
     pub(super) nics: Vec<NicState>,
     pub(super) conns: Vec<Conn>,
@@ -226,7 +226,7 @@ impl<'a> Storm<'a> {
             }
             any |= self.drain_cq(world, nic, index, batch);
             if event_driven {
-                // What came between the last poll and the arming would raise no notification.
+                // What arrived between the last poll and arming would raise no notification.
                 let cq = &self.nics[nic.0].cqs[index];
                 let Ok(()) = cq.arm(&self.engines(world, nic), || self.is_split(nic), false);
                 any |= self.drain_cq(world, nic, index, batch);
@@ -235,7 +235,7 @@ impl<'a> Storm<'a> {
         any
     }
 
-    /// Polls everything there is, however seldom the application does otherwise.
+    /// Polls everything, however rarely the application polls otherwise.
     pub(super) fn poll_now(&mut self, world: &mut World, nic: NicId) {
         for index in 0..self.nics[nic.0].cqs.len() {
             self.drain_cq(world, nic, index, POLL_MAX);
@@ -279,7 +279,7 @@ impl<'a> Storm<'a> {
         nics.into_iter().nth(nic.0).expect("every engine has a plan")
     }
 
-    /// Whether all traffic has come to its end.
+    /// Whether all traffic has finished.
     pub(super) fn is_done(&self) -> bool {
         self.healed
             && self.failover.as_ref().is_none_or(|failover| {
@@ -292,8 +292,8 @@ impl<'a> Storm<'a> {
             })
     }
 
-    /// Whether nothing of an end whose connection is dead is outstanding. The last requests of a
-    /// hostage may have succeeded without a word.
+    /// Whether an end of a dead connection has nothing outstanding. The last requests of a hostage
+    /// may have succeeded without a completion.
     pub(super) fn has_drained(&self, end: usize) -> bool {
         let sends = &self.ends[end].sends;
         sends.is_empty() || (self.is_hostage(end) && sends.is_drained())

@@ -10,7 +10,7 @@ use crate::check::guards::Guards;
 use crate::engines::DeviceEngines;
 use crate::rng::SimRng;
 
-/// A registered range and the model of what it holds.
+/// A registered range and the model of its contents.
 pub(super) struct Zone {
     pub(super) buffer: Arc<Buffer>,
     pub(super) base: usize,
@@ -61,7 +61,7 @@ pub(super) struct Arena {
     guards: Guards,
 }
 
-/// What a zone is to be: bytes and rights.
+/// The plan of a zone: bytes and access rights.
 pub(super) type ZonePlan = (usize, Access);
 
 impl Arena {
@@ -72,7 +72,7 @@ impl Arena {
         plans: &[ZonePlan],
         rng: &mut SimRng,
     ) -> (Arena, Vec<Zone>) {
-        // Zones begin at words, so that atomics can go to any of them, and end anywhere.
+        // Zones start at words, so that atomics can target any of them, and end anywhere.
         let gaps: Vec<usize> = (0..=plans.len()).map(|_| 8 * rng.range(2, 12) as usize).collect();
         let total: usize = plans.iter().map(|(len, _)| len.next_multiple_of(8)).sum::<usize>()
             + gaps.iter().sum::<usize>();
@@ -83,7 +83,7 @@ impl Arena {
         for ((len, access), gap) in plans.iter().zip(&gaps) {
             let base = (at + gap).next_multiple_of(8);
             guards.add(&buffer, at..base);
-            // Peers' addresses have nothing to do with places in memory.
+            // The addresses given to peers are unrelated to those in memory.
             let iova = (rng.bits() >> 8) & !7;
             let region = || Region::part(buffer.clone(), base, *len);
             let key = mirror::register(engines, pd, region, iova, *access);

@@ -1,4 +1,4 @@
-//! The attacker in a storm: whom it attacks, and what it guesses.
+//! The attacker in a storm: its targets, and its guesses.
 
 use bowline_failover::Rail;
 use bowline_nic::{QpType, WcOpcode};
@@ -18,12 +18,12 @@ pub(super) const FORGED: u64 = u64::MAX;
 /// A wrong guess is at least this far from the truth: beyond all that an end sends, and out of
 /// reach of FEC.
 const MARGIN: u32 = 1 << 14;
-/// Connections that move go on at PSNs a multiple of this away, and FEC numbers its packets so.
+/// Connections that move continue at PSNs a multiple of this away, and FEC numbers its packets so.
 const PSN_CYCLE: u32 = 1 << 21;
-/// Bytes that it sends in all. More would delay what is true beyond its timeouts, as any flood
+/// Total bytes that it sends. More would delay genuine packets beyond their timeouts, as any flood
 /// does.
 const MAX_BYTES: usize = 300_000;
-/// How far a right guess may be off.
+/// How far off a right guess may be.
 const LUCKY_DISTANCE: u64 = 3;
 
 impl Storm<'_> {
@@ -68,7 +68,7 @@ impl Storm<'_> {
     }
 
     fn attack_connection(&mut self, world: &mut World, end: usize, kind: Forgery, to: &Target) {
-        // Who is on the path of sealed connections may as well know their PSNs.
+        // An on-path attacker of sealed connections knows their PSNs anyway.
         let psn = if self.is_hostage(end) || self.seals.is_some() {
             self.lucky_psn(if kind.is_response() { end } else { end ^ 1 })
         } else {
@@ -82,7 +82,7 @@ impl Storm<'_> {
         self.inject(world, kind, packets);
     }
 
-    /// Datagrams need a Q_Key, and then they are anybody's.
+    /// Datagrams need a Q_Key, and are then accepted from anybody.
     fn attack_datagrams(&mut self, world: &mut World, end: usize, to: &Target) {
         let buffers = &self.ends[end].memory.recv_pieces;
         let room: usize = buffers.iter().map(|b| b.iter().map(|p| p.1).sum()).min().unwrap_or(0);
@@ -104,7 +104,7 @@ impl Storm<'_> {
         self.inject(world, Forgery::Datagram, vec![packet]);
     }
 
-    /// Agents believe who knows a connection's token.
+    /// Agents trust whoever knows a connection's token.
     fn attack_agent(&mut self, world: &mut World, end: usize, rail: Rail) {
         let knows = self.scenario.attack.as_ref().is_some_and(|attack| attack.knows_qkeys);
         let Some(failover) = &self.failover else { return };
@@ -124,7 +124,7 @@ impl Storm<'_> {
         self.inject(world, Forgery::Agent, vec![packet]);
     }
 
-    /// An end as strangers know it, on one of its rails.
+    /// An end as an outsider knows it, on one of its rails.
     fn target(&mut self, world: &World, end: usize, rail: Rail) -> Target {
         let place = |end: usize| -> (NicId, Qpn) {
             let state = &self.ends[end];
@@ -134,7 +134,7 @@ impl Storm<'_> {
         let ((nic, qpn), (peer, _)) = (place(end), place(end ^ 1));
         let plan = self.conn_plan(end);
         let somebody = self.forger.rng.below(10 * world.nic_count() as u64) as usize;
-        // Mostly in the peer's name; nobody else is heard.
+        // Mostly in the peer's name; packets from others are ignored.
         let src = if somebody < world.nic_count() { NicId(somebody) } else { peer };
         Target {
             src: world.nic(src).config().addr,
@@ -145,7 +145,7 @@ impl Storm<'_> {
         }
     }
 
-    /// A PSN that neither end's packets have, nor will have after the next failure.
+    /// A PSN that neither end uses, nor will use after the next failure.
     fn wrong_psn(&mut self, end: usize) -> Psn {
         let used: Vec<(u32, u32)> = [end, end ^ 1]
             .iter()

@@ -1,4 +1,4 @@
-//! Judging completions.
+//! Checks completions.
 
 use bowline_nic::{Completion, QpType, WcOpcode, WcStatus};
 
@@ -12,7 +12,7 @@ use super::setup::ADD_WORDS;
 use crate::check::pattern;
 use crate::world::{NicId, World};
 
-/// After a failure both ends are connected anew, this much later.
+/// After a failure both ends are reconnected, this much later.
 const RECOVERY_NS: u64 = 100_000;
 
 impl Storm<'_> {
@@ -113,7 +113,7 @@ impl Storm<'_> {
             return;
         }
         if self.is_hostage(end) {
-            // Whoever acknowledged it may not have been the peer.
+            // The acknowledgement may have been forged.
             return self.doubt(end, wr_id);
         }
         let (checker, judged) = match op.kind {
@@ -159,7 +159,7 @@ impl Storm<'_> {
         let source = if place.reads_slots { &peer.slots } else { &peer.reads };
         let bytes = self.ends[end].memory.results.gather(&place.local);
         debug_assert_eq!(bytes.len(), op.len as usize);
-        // A fenced request behind the READ waits for it, and so does everything behind that.
+        // A fenced request after the READ waits for it, and so does everything after that.
         let behind = self.end_plan(end).ops.iter().enumerate().skip(index + 1);
         let fence = behind.into_iter().find(|(_, op)| op.fence);
         let fence = fence.map_or(u64::MAX, |(op, _)| WrId::Send { end, op }.encode());
@@ -220,7 +220,7 @@ impl Storm<'_> {
         }
     }
 
-    /// The first failure of a QP: is it one that may be?
+    /// The first failure of a QP: is it a legitimate one?
     fn end_failed(&mut self, world: &mut World, end: usize, completion: &Completion) {
         let (now, status) = (world.now(), completion.status);
         let conn = &mut self.conns[end / 2];
@@ -278,8 +278,8 @@ impl Storm<'_> {
             && (op.bad || (crime.is_gradual() && self.conns[end / 2].crime_done));
         self.coverage.crimes_caught += u64::from(caught);
         self.coverage.crimes_timed_out += u64::from(gave_up);
-        // Once the bad request is out, the responder may be in error and answer nothing any more,
-        // what came before included.
+        // Once the bad request has been sent, the responder may be in error and answer nothing any
+        // more, not even earlier requests.
         let out = &self.end_plan(end).ops[..self.ends[end].next_op];
         let is_out = crime.is_gradual() || out.iter().any(|op| op.bad);
         let excused = gave_up && (is_out || !self.scenario.mild);

@@ -2,7 +2,7 @@
 
 use bowline_nic::WcStatus;
 
-/// A bad request on a connection of its own.
+/// A bad request, on its own connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Crime {
     /// WRITE with a key that names nothing.
@@ -13,11 +13,11 @@ pub enum Crime {
     WriteOutOfBounds,
     /// READ that begins inside a region and ends outside.
     ReadOutOfBounds,
-    /// WRITE to a region without that right.
+    /// WRITE to a region without that access right.
     WriteNoRight,
-    /// READ from a region without that right.
+    /// READ from a region without that access right.
     ReadNoRight,
-    /// Atomic on a region without that right.
+    /// Atomic on a region without that access right.
     AtomicNoRight,
     /// WRITE over a QP whose peer does not allow it.
     WriteNoQpRight,
@@ -63,7 +63,7 @@ impl Crime {
         Crime::LocalDereg,
     ];
 
-    /// How the bad request may complete at its requester, apart from giving up retrying: a NAK can
+    /// How the bad request may complete at its requester, besides exceeding its retries: a NAK can
     /// be lost, and a responder in the error state answers nothing.
     pub fn statuses(self) -> &'static [WcStatus] {
         match self {
@@ -95,7 +95,7 @@ impl Crime {
         }
     }
 
-    /// Whether the request turns bad at some time, rather than being bad from the start.
+    /// Whether the request becomes bad at some time, rather than being bad from the start.
     pub fn is_gradual(self) -> bool {
         matches!(self, Crime::RemoteDereg | Crime::LocalDereg | Crime::PeerGone)
     }

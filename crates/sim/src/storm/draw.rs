@@ -18,9 +18,9 @@ const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 /// Sends that overflow a completion queue of one entry.
 const OVERFLOWING_SENDS: u32 = 8;
-/// Queues that hold all there is to send, repetitions included.
+/// Queues that hold everything there is to send, retransmissions included.
 const DEEP_QUEUE_BYTES: u64 = 4 << 20;
-/// Payload bytes of all operations together: what makes a seed a few thousand packets.
+/// Payload bytes of all operations together: limits a seed to a few thousand packets.
 const BYTE_BUDGET: u64 = 700_000;
 
 impl Scenario {
@@ -74,7 +74,7 @@ impl Scenario {
                 outages.push((cable, rng.below(heal_ns), rng.range(50, 4_000) * MICROSECOND));
             }
         }
-        // A queue that windows overrun drops packets as surely as a bad cable.
+        // A queue that windows overrun drops packets as surely as a bad cable does.
         let deep = access.queue_bytes.min(core.queue_bytes) >= DEEP_QUEUE_BYTES;
         let mild = !rough && deep;
         Scenario {
@@ -98,7 +98,7 @@ impl Scenario {
 }
 
 /// How long an answer may take when everything that is ever sent waits in one queue before it.
-/// Where connections may give up, timeouts are shorter than that now and then.
+/// Where connections may give up, timeouts are sometimes shorter than that.
 fn slowest_round_trip_ns(access: &LinkConfig, core: &LinkConfig, severity: Severity) -> u64 {
     let bytes = BYTE_BUDGET + 2 * LONG_READ;
     let queueing_ns = access.transmit_ns(bytes).max(core.transmit_ns(bytes));
@@ -131,8 +131,8 @@ pub(crate) fn draw_host(rng: &mut SimRng, guess: bool) -> HostPlan {
     }
 }
 
-/// Makes some ports coalesce what arrives, as sockets do. Drawn apart, so that everything else
-/// about a seed stays as it is.
+/// Makes some ports coalesce received packets, as sockets do. Drawn separately, so that everything
+/// else about a seed stays the same.
 pub(crate) fn draw_coalescing(seed: u64, hosts: &mut [HostPlan]) {
     let rng = &mut SimRng::new(seed, COALESCING);
     for host in hosts {
@@ -140,8 +140,8 @@ pub(crate) fn draw_coalescing(seed: u64, hosts: &mut [HostPlan]) {
     }
 }
 
-/// Makes some hosts receive as through shared memory. Drawn apart, so that everything else about a
-/// seed stays as it is.
+/// Makes some hosts receive as through shared memory. Drawn separately, so that everything else
+/// about a seed stays the same.
 pub(crate) fn draw_memory(seed: u64, hosts: &mut [HostPlan]) {
     let rng = &mut SimRng::new(seed, MEMORY);
     for host in hosts {
@@ -151,8 +151,8 @@ pub(crate) fn draw_memory(seed: u64, hosts: &mut [HostPlan]) {
     }
 }
 
-/// Gives some devices several lanes. Drawn apart, so that everything else about a seed stays as it
-/// is.
+/// Gives some devices several lanes. Drawn separately, so that everything else about a seed stays
+/// the same.
 pub(crate) fn draw_lanes(seed: u64, hosts: &mut [HostPlan]) {
     let rng = &mut SimRng::new(seed, LANES);
     for nic in hosts.iter_mut().flat_map(|host| &mut host.nics) {
@@ -191,7 +191,7 @@ pub(crate) fn draw_link(rng: &mut SimRng, delay_ns: u64) -> LinkConfig {
 }
 
 pub(crate) fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> Faults {
-    // Mild ones stay far below what eight attempts in a row can meet by chance.
+    // Mild loss stays far below what could hit eight attempts in a row by chance.
     let scale = match severity {
         Severity::None => return Faults::default(),
         Severity::Mild => 0.002,
@@ -222,9 +222,8 @@ pub(crate) fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> 
 
 /// Bursts of losses that make up `rate` of all packets.
 ///
-/// They end with packets, not with time: on a link that is quiet otherwise, a long one takes all
-/// attempts of a request. Mild ones are so short that two of them do not, one on the way there and
-/// one on the way back.
+/// They end after packets, not after time: on an otherwise quiet link, a long one takes all
+/// attempts of a request. Mild ones are so short that two of them, one in each direction, do not.
 fn draw_bursts(rng: &mut SimRng, severity: Severity, rate: f64) -> Loss {
     let packets = rng.range(2, 12);
     match severity {
@@ -279,7 +278,7 @@ fn draw_conns(
         .collect()
 }
 
-/// Two engines, now and then the same one: a host talks to itself too.
+/// Two engines, sometimes the same one: a host talks to itself too.
 pub(super) fn draw_two(rng: &mut SimRng, nic_count: usize) -> [usize; 2] {
     let a = rng.below(nic_count as u64) as usize;
     let b = rng.below(nic_count as u64) as usize;
@@ -314,7 +313,7 @@ fn draw_sacrifices(rng: &mut SimRng, nic_count: usize, rtt_ns: u64) -> Vec<ConnP
 }
 
 pub(crate) fn draw_end(rng: &mut SimRng, nic: usize, rtt_ns: u64) -> EndPlan {
-    // Half of all QPs cross the end of the PSN circle within their first packets.
+    // Half of all QPs wrap their PSN within their first packets.
     let psn = match rng.below(4) {
         0 => 0xff_ffff - rng.below(8) as u32,
         1 => 0xff_ffff - rng.below(400) as u32,

@@ -6,7 +6,7 @@ use super::crime::Crime;
 use super::scenario::{EndPlan, OpKind, OpPlan, Target};
 use crate::rng::SimRng;
 
-/// What operations of an end depend on.
+/// Parameters of an end's operations.
 pub(crate) struct OpMix {
     pub(crate) qp_type: QpType,
     pub(crate) mtu: Mtu,
@@ -19,7 +19,7 @@ pub(crate) struct OpMix {
 
 /// Longest message.
 const MAX_LEN: u64 = 64 << 10;
-/// Longest message into receives that any message may hit, so that all of them can be that long.
+/// Longest message into receives that any message may use, so that all of them can be that long.
 const MAX_SHARED_LEN: u64 = 8 << 10;
 /// Longest READ of the few that are longer than any message.
 pub(super) const LONG_READ: u64 = 600 << 10;
@@ -138,7 +138,7 @@ fn draw_stray(rng: &mut SimRng, kind: OpKind, qp_type: QpType) -> bool {
     can_vanish && rng.percent(5)
 }
 
-/// Lengths at which packets begin and end, and a few others.
+/// Lengths around packet boundaries, and a few others.
 fn draw_len(rng: &mut SimRng, mtu: u64, max: u64) -> u64 {
     let near = |rng: &mut SimRng, len: u64| (len + rng.below(3)).saturating_sub(1);
     let len = match rng.below(10) {
@@ -158,7 +158,7 @@ fn draw_len(rng: &mut SimRng, mtu: u64, max: u64) -> u64 {
     len.min(max)
 }
 
-/// A few good requests, the bad one, and a few behind it that must be flushed.
+/// A few good requests, the bad one, and a few after it that must be flushed.
 pub(super) fn draw_crime_ops(
     rng: &mut SimRng,
     crime: Crime,

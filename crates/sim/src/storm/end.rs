@@ -16,19 +16,18 @@ use crate::world::NicId;
 pub(super) struct End {
     pub(super) nic: NicId,
     pub(super) qp: Qp,
-    /// Where its requests complete: the index of a queue of its NIC's, unless it has one of its
-    /// own.
+    /// Where its requests complete: the index of one of its NIC's queues, unless it has its own.
     pub(super) cq: usize,
     pub(super) uses_srq: bool,
     pub(super) memory: EndMemory,
-    /// Next operation to post, and when it may be.
+    /// Next operation to post, and its earliest time.
     pub(super) next_op: usize,
     pub(super) ready_at: Time,
     pub(super) sends: SendOrder,
     /// Messages that this end sends.
     pub(super) delivery: Delivery,
-    /// Its compare-and-swap words at the peer: what results told, and what they will hold when
-    /// everything posted has happened.
+    /// Its compare-and-swap words at the peer: their values by results so far, and when everything
+    /// posted has executed.
     pub(super) swap_words: Vec<SwapWord>,
     pub(super) swap_ahead: Vec<u64>,
     /// Compare-and-swaps as posted, by operation.
@@ -39,14 +38,14 @@ pub(super) struct End {
     /// Next receive buffer, and the one that the connection's first message goes into.
     pub(super) next_recv: usize,
     pub(super) first_recv: usize,
-    /// The peer's operations before this one are known to be done, by messages behind them.
+    /// The peer's operations before this one are known to be done, because later messages arrived.
     pub(super) announced: usize,
-    /// A receive was flushed: somebody must have failed.
+    /// A receive was flushed: one end must have failed.
     pub(super) was_flushed: bool,
     /// Current first PSN, and how many were used since.
     pub(super) psn: u32,
     pub(super) psns_used: u32,
-    /// A queue of its own that is made to overflow.
+    /// Its own queue, made to overflow.
     pub(super) tiny_cq: Option<Cq>,
 }
 
@@ -54,20 +53,20 @@ pub(super) struct End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnState {
     Up,
-    /// Both ends are in error and drain; then they are connected anew.
+    /// Both ends are in error and drain; then they are reconnected.
     Draining,
-    /// A sacrificial connection that did its service.
+    /// A sacrificial connection that has served its purpose.
     Dead,
 }
 
 /// A connection.
 pub(super) struct Conn {
     pub(super) state: ConnState,
-    /// How often it was connected anew.
+    /// How often it was reconnected.
     pub(super) epoch: u32,
     /// An end failed since it was last connected.
     pub(super) failed: bool,
-    /// What a gradual crime takes away is gone.
+    /// A gradual crime has taken effect.
     pub(super) crime_done: bool,
 }
 
@@ -75,7 +74,7 @@ pub(super) struct Conn {
 pub(super) struct NicState {
     pub(super) pd: Pd,
     pub(super) cqs: Vec<Cq>,
-    /// Queues with a notification not yet looked at; all of them if not event-driven.
+    /// Queues with an unhandled notification; all of them if not event-driven.
     pub(super) ready: Vec<bool>,
     /// When a slow poller polls next, and whether it asked to be woken then.
     pub(super) next_poll: Time,
@@ -88,7 +87,7 @@ pub(super) struct NicState {
 }
 
 impl NicState {
-    /// What an end's queue pair is made of.
+    /// The components of an end's queue pair.
     pub(super) fn parts<'a>(
         &'a self,
         cq: usize,

@@ -1,7 +1,7 @@
 //! Connections that move between the NICs of their machine.
 //!
 //! An end's `nic` and `qpn` are those that the program knows; [`Storm::home`] says where its queues
-//! are. Without failover that is the same.
+//! are. Without failover the two are the same.
 
 use bowline_failover::mirror::Place;
 use bowline_failover::{Mode, Outcome, Rail, Report};
@@ -14,7 +14,7 @@ use crate::engines::DeviceEngines;
 use crate::failover_storm::Runtime;
 use crate::world::{NicId, World};
 
-/// How long after healing a connection may still give up, in units of agents' patience.
+/// How long after healing a connection may still give up, in units of the agents' patience.
 const PATIENCE_AFTER_HEALING: u64 = 3;
 
 impl Storm<'_> {
@@ -60,7 +60,8 @@ impl Storm<'_> {
         found.expect("every engine is a device's")
     }
 
-    /// An end is connected: its agent looks after it, and hears of the peer's spare when it is due.
+    /// An end is connected: its agent supervises it, and learns of the peer's spare when that is
+    /// due.
     pub(super) fn adopt(&mut self, world: &mut World, conn: usize) {
         let Some(failover) = &mut self.failover else { return };
         let delays = failover.plan().entries_ns[conn];
@@ -86,7 +87,7 @@ impl Storm<'_> {
         }
     }
 
-    /// A cable dies or comes back.
+    /// A cable fails or recovers.
     pub(super) fn outage(&mut self, world: &mut World, index: usize, up: bool) {
         let Some(failover) = &mut self.failover else { return };
         if self.healed {
@@ -105,7 +106,7 @@ impl Storm<'_> {
         self.at(world, world.now().plus_nanos(ns), Action::Agent { machine });
     }
 
-    /// Rails are good, and whoever has not heard of its peer does now.
+    /// All rails work, and ends that do not know their peer's spare yet learn of it now.
     pub(super) fn heal_failover(&mut self, world: &mut World) {
         let Some(failover) = &mut self.failover else { return };
         failover.heal(world);
@@ -125,7 +126,7 @@ impl Storm<'_> {
         self.drive_agent(world, machine);
     }
 
-    /// Lets an agent do what there is to do.
+    /// Lets an agent do its pending work.
     pub(super) fn drive_agent(&mut self, world: &mut World, machine: usize) -> bool {
         let Some(failover) = &mut self.failover else { return false };
         let any = failover.drive(world, machine);
@@ -133,14 +134,14 @@ impl Storm<'_> {
         any
     }
 
-    /// An end ends: it is at home afterwards.
+    /// An end finishes: it is back on its default rail afterwards.
     pub(super) fn release(&mut self, world: &mut World, end: usize) {
         let Some(failover) = &mut self.failover else { return };
         failover.release(world, end, &self.ends[end].qp);
         self.wake_sleepers(self.ends[end].nic.0);
     }
 
-    /// When connections have moved, what a sleeper waits for may come on the other rail.
+    /// When connections have moved, a sleeper's completions may arrive on the other rail.
     fn wake_sleepers(&mut self, machine: usize) {
         if self.failover.as_mut().is_some_and(|failover| failover.has_moved(machine)) {
             let state = &mut self.nics[machine];
@@ -161,7 +162,7 @@ impl Storm<'_> {
         }
     }
 
-    /// A connection that fails must have a reason, and a program that makes it anew.
+    /// A connection that fails must have a reason, and a program that re-establishes it.
     fn judge_report(&mut self, world: &mut World, machine: usize, report: &Report) {
         let now = world.now();
         let Some(failover) = &mut self.failover else { return };
@@ -195,7 +196,7 @@ impl Storm<'_> {
         ops[ops.len() - outstanding.min(ops.len())..].iter().any(|op| op.kind.is_atomic())
     }
 
-    /// Whether connections that move start anew.
+    /// Whether connections that move restart their messages.
     pub(super) fn starts_anew(&self) -> bool {
         self.scenario.failover.as_ref().is_some_and(|plan| plan.config.mode == Mode::Shift)
     }
@@ -206,7 +207,7 @@ impl Storm<'_> {
         plan.map_or(0, |plan| PATIENCE_AFTER_HEALING * plan.config.give_up_ns)
     }
 
-    /// What must be true of shared receives when all is at rest: none is missing.
+    /// The rule for shared receives at quiescence: none is missing.
     pub(super) fn judge_failover(&mut self, world: &mut World) {
         let now = world.now();
         for (machine, nic) in self.nics.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! FEC in storms: under which QPs, with which codes, and what it did.
+//! FEC in storms: on which QPs, with which codes, and with what result.
 //!
-//! Its draws have a generator of their own, so that everything else about a seed stays as it is.
+//! It draws from its own generator, so that everything else about a seed stays the same.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::world::NicId;
 const STREAM: u64 = 0xfec;
 const MICROSECOND: u64 = 1_000;
 
-/// Puts FEC under some connections: mostly under both ends, now and then under one only.
+/// Enables FEC on some connections: mostly at both ends, sometimes at one only.
 pub(crate) fn draw(seed: u64, conns: &mut [ConnPlan]) {
     let rng = &mut SimRng::new(seed, STREAM);
     if rng.percent(50) {
@@ -40,7 +40,7 @@ pub(super) fn draw_config(rng: &mut SimRng) -> FecConfig {
     let mode = match rng.below(8) {
         0 => FecMode::Off,
         1 | 2 => {
-            // Storms are short: the controller has to forget faster than it would elsewhere.
+            // Storms are short: the controller has to forget faster than in production.
             let memory_ns = rng.range(200, 5_000) * MICROSECOND;
             FecMode::Auto(AutoConfig { memory_ns, ..AutoConfig::default() })
         }

@@ -1,4 +1,4 @@
-//! The last judgement: when all is at rest, everything must be explained.
+//! The final check: at quiescence, everything must be explained.
 
 use bowline_nic::QpType;
 
@@ -41,7 +41,7 @@ impl Storm<'_> {
         what
     }
 
-    /// An unreliable connection may have begun to fill a receive that no message ever completed.
+    /// An unreliable connection may have started to fill a receive that no message ever completed.
     fn excuse_partial_messages(&mut self, end: usize) {
         if self.conn_plan(end).qp_type == QpType::Uc {
             let memory = &mut self.ends[end].memory;
@@ -51,7 +51,7 @@ impl Storm<'_> {
         }
     }
 
-    /// Judges what is left when all work is done.
+    /// Checks the final state when all work is done.
     pub(super) fn judge(&mut self, world: &mut World) {
         self.judge_failover(world);
         let now = world.now();

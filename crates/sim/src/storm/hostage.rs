@@ -1,8 +1,9 @@
-//! Connections whose PSNs an attacker guesses, and what may become of them.
+//! Connections whose PSNs an attacker guesses, and what may happen to them.
 //!
-//! RC and UC believe whoever has the right PSN, as hardware does. So a hostage's requests may fail,
-//! or seem to succeed; its receives, its pending READs' and atomics' results, and the places of its
-//! own WRITEs may hold anything. Nothing else may change, and it must come to an end.
+//! RC and UC accept packets from anyone with the right PSN, as hardware does. So a hostage's
+//! requests may fail, or seem to succeed; its receives, the results of its pending READs and
+//! atomics, and the targets of its own WRITEs may hold anything. Nothing else may change, and it
+//! must finish.
 
 use bowline_nic::{Mtu, QpType, WcStatus};
 
@@ -17,7 +18,7 @@ const STREAM: u64 = 0xa79;
 /// Payload bytes of an end's operations: little, so that others' timeouts stay long enough.
 const BYTE_BUDGET: u64 = 12_000;
 
-/// How a hostage's request may fail: what a NAK says, or silence after what was forged.
+/// How a hostage's request may fail: by what a NAK says, or by silence after a forgery.
 const SEND_STATUSES: [WcStatus; 7] = [
     WcStatus::WrFlushErr,
     WcStatus::RemInvReqErr,
@@ -28,7 +29,7 @@ const SEND_STATUSES: [WcStatus; 7] = [
     WcStatus::BadRespErr,
 ];
 
-/// How its receives may: a request that is refused takes the one it was given with it.
+/// How its receives may fail: a rejected request takes down the receive that it was given.
 const RECV_STATUSES: [WcStatus; 4] =
     [WcStatus::WrFlushErr, WcStatus::LocLenErr, WcStatus::RemInvReqErr, WcStatus::RemAccessErr];
 
@@ -41,7 +42,7 @@ pub(super) fn draw(seed: u64, nic_count: usize, rtt_ns: u64, heal_ns: u64) -> Ve
             let mtu = rng.pick(&Mtu::ALL);
             let mut ends = draw_two(rng, nic_count).map(|nic| draw_end(rng, nic, rtt_ns));
             for end in &mut ends {
-                // Others may have taken its receives.
+                // Forgeries may have consumed its receives.
                 end.rnr_retry = rng.range(1, 6) as u8;
                 let mix = OpMix { qp_type, mtu, peer_srq: false, budget: BYTE_BUDGET, heal_ns };
                 end.ops = draw_ops(rng, &mix, end);
@@ -64,7 +65,8 @@ pub(super) fn receive_may_fail(status: WcStatus) -> bool {
 }
 
 impl Storm<'_> {
-    /// From now on nothing is promised about what a hostage's own requests and receives may change.
+    /// From now on nothing is guaranteed about what a hostage's own requests and receives may
+    /// change.
     pub(super) fn surrender(&mut self, conn: usize) {
         for end in [conn * 2, conn * 2 + 1] {
             let plan = self.end_plan(end);

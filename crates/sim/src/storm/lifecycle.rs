@@ -1,4 +1,4 @@
-//! Connections that are made anew, and what gradual crimes take away.
+//! Reconnecting connections, and the effects of gradual crimes.
 
 use bowline_failover::mirror::{self, Cq, Place};
 use bowline_nic::{CqId, QpAttr, QpState};
@@ -12,10 +12,10 @@ use crate::engines::refusal;
 use crate::hash::mix;
 use crate::world::{NicId, World};
 
-/// How often a draining connection is looked at.
+/// How often a draining connection is checked.
 const DRAIN_POLL_NS: u64 = 50_000;
-/// PSNs of a new connection are at least this far from the old ones, so that packets still on
-/// their way cannot be taken for new ones.
+/// PSNs of a new connection are at least this far from the old ones, so that packets still in
+/// flight cannot be mistaken for new ones.
 const PSN_DISTANCE: u32 = 1 << 20;
 
 impl Storm<'_> {
@@ -32,7 +32,7 @@ impl Storm<'_> {
             return;
         }
         if self.conns[conn].state == ConnState::Up {
-            // Two reasons may ask for the same: a plan and a failure.
+            // Two causes may ask for the same: a plan and a failure.
             if self.conns[conn].failed || self.is_planned(world, conn) {
                 self.conns[conn].state = ConnState::Draining;
                 for end in ends {
@@ -57,7 +57,7 @@ impl Storm<'_> {
         self.connect(world, conn);
     }
 
-    /// Ends a hostage that has failed: what its other end still waits for may never come.
+    /// Ends a failed hostage: what its other end still waits for may never come.
     pub(super) fn bury(&mut self, world: &mut World, conn: usize) {
         let ends = [conn * 2, conn * 2 + 1];
         if ends.iter().any(|end| world.is_paused(world.host_of(self.ends[*end].nic))) {
@@ -77,7 +77,7 @@ impl Storm<'_> {
     }
 
     fn modify(&mut self, world: &mut World, end: usize, state: QpState) {
-        // One that ends is at home first.
+        // A QP that ends is on its default rail first.
         if matches!(state, QpState::Err | QpState::Reset) {
             self.release(world, end);
         }
@@ -88,7 +88,7 @@ impl Storm<'_> {
         }
     }
 
-    /// Lets an end's send queue run dry; what is posted meanwhile waits.
+    /// Drains an end's send queue; posts wait meanwhile.
     pub(super) fn drain(&mut self, world: &mut World, end: usize) {
         let ((nic, qpn), now) = (self.home(end), world.now());
         if world.is_paused(world.host_of(nic)) {
@@ -107,7 +107,7 @@ impl Storm<'_> {
         }
     }
 
-    /// A send queue has run dry: set it going again.
+    /// A send queue has drained: restart it.
     pub(super) fn drained(&mut self, world: &mut World, nic: NicId, qpn: Qpn) {
         let here = &self.nics[nic.0].ends;
         let Some(end) = here.iter().copied().find(|end| self.ends[*end].qp.qpn() == qpn) else {
@@ -123,7 +123,7 @@ impl Storm<'_> {
         }
     }
 
-    /// Models forget what the connection was.
+    /// Resets the models of a connection.
     fn renew(&mut self, world: &mut World, conn: usize) {
         self.coverage.reconnects += 1;
         world.note(4, || format!("connection {conn} is reconnected"));
@@ -151,7 +151,7 @@ impl Storm<'_> {
         }
     }
 
-    /// Looks at what compare-and-swaps whose fate is not known have left.
+    /// Checks the outcome of compare-and-swaps whose fate is unknown.
     pub(super) fn settle_swaps(&mut self, end: usize) -> Result<(), String> {
         for word in 0..self.ends[end].swap_words.len() {
             let value = self.ends[end ^ 1].memory.swaps.word(word * 8);
@@ -162,7 +162,7 @@ impl Storm<'_> {
         Ok(())
     }
 
-    /// A completion queue overflowed, as it was made to.
+    /// A completion queue overflowed, as intended.
     pub(super) fn overflowed(&mut self, world: &mut World, nic: NicId, at: Place, cq: CqId) {
         let is_tiny = |tiny: &Cq| tiny.id(at) == cq;
         let here = |end: &End| end.nic == nic && end.tiny_cq.as_ref().is_some_and(is_tiny);
@@ -173,11 +173,11 @@ impl Storm<'_> {
         };
         self.coverage.crimes_caught += 1;
         self.conns[end / 2].state = ConnState::Dead;
-        // Their completions are lost, so nobody knows what became of them.
+        // Their completions are lost, so their outcome is unknown.
         self.ends[end].sends.reset();
     }
 
-    /// Takes away what a gradual crime takes away.
+    /// Applies the effect of a gradual crime.
     pub(super) fn commit(&mut self, world: &mut World, conn: usize, crime: Crime) {
         debug_assert_eq!(self.scenario.conns[conn].role, Role::Sacrificial(crime));
         self.conns[conn].crime_done = true;
@@ -211,11 +211,11 @@ impl Storm<'_> {
     }
 }
 
-/// The first PSN of a connection that is made anew.
+/// The first PSN of a re-established connection.
 pub(super) fn renewed_psn(psn: u32) -> u32 {
     let drawn = mix(u64::from(psn)) as u32 % PSN_DISTANCE;
     let distance = PSN_DISTANCE + drawn;
-    // Packets of the old connection look early to one and late to another.
+    // Packets of the old connection look early to one QP and late to another.
     let renewed = if drawn.is_multiple_of(2) {
         psn.wrapping_add(distance)
     } else {

@@ -21,7 +21,7 @@ pub struct Failure {
     pub panic: Option<String>,
 }
 
-/// What many seeds gave together. Sums only, so the order of seeds does not matter.
+/// The combined result of many seeds. Sums only, so the order of seeds does not matter.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Seeds run.
@@ -106,7 +106,7 @@ pub fn run_many(
     outcome
 }
 
-/// A panic of an engine is a finding like any other: the seed that shows it matters.
+/// A panic of an engine counts as a finding: the seed that reproduces it matters.
 fn run_caught(run: &impl Fn(u64) -> SeedReport, seed: u64, totals: &mut Totals) -> Option<Failure> {
     match catch_unwind(AssertUnwindSafe(|| run(seed))) {
         Ok(report) => {

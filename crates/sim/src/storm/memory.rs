@@ -1,5 +1,5 @@
-//! Where an end's operations read and write: every operation gets places of its own, except
-//! WRITEs that are meant to go over earlier ones.
+//! Where an end's operations read and write: every operation gets its own places, except WRITEs
+//! that are meant to overwrite earlier ones.
 
 use std::rc::Rc;
 
@@ -66,7 +66,7 @@ pub(super) fn op_pattern(seed: u64, end: usize, op: usize) -> u64 {
     mix(seed ^ mix((end as u64) << 32 | op as u64))
 }
 
-/// Bytes that are handed out one after the other.
+/// A bump allocator of byte offsets.
 #[derive(Default)]
 struct Bump(usize);
 
@@ -78,7 +78,7 @@ impl Bump {
     }
 
     /// Places for a message in `count` pieces: cut anywhere, laid out last piece first, with or
-    /// without room between them.
+    /// without gaps between them.
     fn pieces(&mut self, rng: &mut SimRng, len: usize, count: usize) -> Pieces {
         let mut cuts: Vec<usize> = (1..count).map(|_| rng.below(len as u64 + 1) as usize).collect();
         cuts.push(len);
@@ -275,7 +275,7 @@ impl EndMemory {
         EndMemory { arena, src, results, slots, reads, recv, swaps, places, recv_pieces }
     }
 
-    /// Puts every message where its operation takes it from.
+    /// Puts every message where its operation reads it.
     fn fill_sources(&mut self, end: &EndPlan, seed: u64, number: usize) {
         for (index, (op, place)) in end.ops.iter().zip(&self.places).enumerate() {
             if op.kind == OpKind::Read || op.kind.is_atomic() {

@@ -1,5 +1,5 @@
-//! One seed draws a whole scenario: hosts, QPs, traffic, faults. A fault phase, then a healed
-//! phase in which everything must come to rest, and checkers throughout.
+//! One seed draws a whole scenario: hosts, QPs, traffic, faults. A fault phase, then a healed phase
+//! in which everything must become quiescent, and checkers throughout.
 
 mod app;
 mod arena;

@@ -19,10 +19,10 @@ use crate::check::pattern;
 use crate::hash::mix;
 use crate::world::World;
 
-/// A key that names nothing: keys are drawn from 2^32, and no scenario has more than a few hundred.
+/// An unused key: keys are drawn from 2^32, and no scenario has more than a few hundred.
 const NO_KEY: u32 = 0xdead_beef;
 
-/// Gives the first entry that will be looked at a key that names nothing.
+/// Gives the first entry that will be read an unused key.
 pub(super) fn spoil_key(sges: &mut [Sge]) {
     if let Some(sge) = sges.iter_mut().find(|sge| sge.len > 0) {
         sge.lkey = NO_KEY;
@@ -70,7 +70,7 @@ impl Storm<'_> {
         let posted = self.post_to(world, end, |nic, now, qpn| nic.post_send(now, qpn, &wr));
         match posted {
             Ok(()) => self.posted(world, end, index, &op, send_op),
-            // The QP may have failed without our having polled that yet.
+            // The QP may have failed before we have polled that.
             Err(PostError::WrongState(_)) if self.may_have_failed(world, end) => {
                 self.coverage.refused_posts += 1;
             }
@@ -109,7 +109,7 @@ impl Storm<'_> {
         posted.unwrap_or(Err(PostError::Away))
     }
 
-    /// Whether an end's QP is in error, legally so or not: completions will tell.
+    /// Whether an end's QP is in error, legitimately or not: completions will tell.
     fn may_have_failed(&self, world: &World, end: usize) -> bool {
         let (nic, qpn) = self.home(end);
         let info = world.nic(nic).query_qp(qpn);
@@ -143,7 +143,7 @@ impl Storm<'_> {
             match self.crime_of(end) {
                 Some(Crime::WriteBadKey | Crime::ReadBadKey) => remote.rkey = NO_KEY,
                 Some(Crime::WriteOutOfBounds | Crime::ReadOutOfBounds) => {
-                    // Between one byte and all but one of it are outside.
+                    // Between one byte and all but one of it are out of bounds.
                     let outside = 1 + u64::from(op.choice) % u64::from(op.len - 1);
                     remote.addr =
                         (zone.iova + zone.len as u64 + outside).saturating_sub(op.len.into());
@@ -202,7 +202,7 @@ impl Storm<'_> {
         let at = if op.bad { 0 } else { word as u64 * 8 };
         let remote = Remote { addr: zone.iova + at, rkey: zone.key.0 };
         let held = self.ends[end].swap_ahead[word];
-        // Every fourth one expects what is not there, and must change nothing.
+        // Every fourth one compares with a wrong value, and must change nothing.
         let compare = if op.choice % 4 == 3 { !held } else { held };
         let swap = mix(held ^ index as u64);
         let state = &mut self.ends[end];
@@ -213,7 +213,7 @@ impl Storm<'_> {
         SendOp::CompareSwap { remote, compare, swap }
     }
 
-    /// Tells the models of a request that the engine took.
+    /// Updates the models for a request that the engine accepted.
     fn posted(
         &mut self,
         world: &mut World,
@@ -229,7 +229,7 @@ impl Storm<'_> {
         self.count_psns(end, op);
         self.ends[end].sends.post(wr_id, op.signaled || plan.signal_all);
         let pattern = op_pattern(self.scenario.seed, end, index);
-        // An empty WRITE touches nothing, so nobody looks at its key.
+        // An empty WRITE touches no memory, so its key is not checked.
         if op.stray && (op.len > 0 || !op.kind.is_write()) {
             self.coverage.strays += 1;
             return;
@@ -261,8 +261,8 @@ impl Storm<'_> {
         }
     }
 
-    /// A plain WRITE goes packet by packet: one that leaves its region half-way may have written
-    /// what is inside by the time it is refused.
+    /// A plain WRITE executes packet by packet: one that leaves its region half-way may have
+    /// written the part inside by the time it is rejected.
     fn bad_write_posted(&mut self, end: usize, index: usize, op: &OpPlan) {
         if self.crime_of(end) != Some(Crime::WriteOutOfBounds) {
             return;
@@ -276,7 +276,7 @@ impl Storm<'_> {
         }
     }
 
-    /// Counts the QPs whose PSNs go around the circle.
+    /// Counts the QPs whose PSNs wrap around.
     fn count_psns(&mut self, end: usize, op: &OpPlan) {
         let packets = if op.kind.is_atomic() {
             1

@@ -1,4 +1,4 @@
-//! Posting receives, and judging what arrived in them.
+//! Posts receives, and checks what arrived in them.
 
 use core::net::IpAddr;
 
@@ -27,7 +27,7 @@ impl Storm<'_> {
             let state = &self.ends[end];
             let due = state.recv_credits.front().is_some_and(|at| *at <= world.now());
             let reliable = self.conn_plan(end).qp_type == QpType::Rc;
-            // Others may have used up the receives of a hostage's messages.
+            // Forgeries may have consumed the receives of a hostage's messages.
             let any_number = !reliable || self.is_hostage(end);
             let buffers = state.memory.recv_pieces.len();
             let more = if any_number { buffers > 0 } else { state.next_recv < buffers };
@@ -135,7 +135,7 @@ impl Storm<'_> {
             self.receive_failed(world, end, completion);
             self.ends[end].memory.recv.loosen(&pieces);
             if self.is_hostage(end) {
-                // Nobody connects it anew, so that the next one would fail as well.
+                // Nobody reconnects it, so the next one would fail as well.
                 return;
             }
         }
@@ -208,7 +208,7 @@ impl Storm<'_> {
         if used > 0 {
             message.matches_bytes(&bytes[..used])?;
         }
-        // A message that started anew may have left its beginning in another receive of the queue.
+        // A restarted message may have left its beginning in another receive of the queue.
         if shared.is_none() || !self.starts_anew() {
             self.judge_rest(zone, pieces, used)?;
         }
@@ -216,7 +216,7 @@ impl Storm<'_> {
         self.judge_written(end, &message)
     }
 
-    /// Nothing behind the message may have been written.
+    /// Nothing beyond the message may have been written.
     fn judge_rest(
         &self,
         zone: &super::arena::Zone,
@@ -235,8 +235,8 @@ impl Storm<'_> {
         Ok(())
     }
 
-    /// What a reliable connection wrote before a message is there when the message is. From then on
-    /// the memory is the receiver's.
+    /// Everything that a reliable connection wrote before a message must be there when the message
+    /// is. From then on the memory belongs to the receiver.
     fn judge_written(&mut self, end: usize, message: &Message) -> Result<(), String> {
         let Some(WrId::Send { end: sender, op }) = WrId::decode(message.wr_id) else {
             return Err(format!("no such request: {:#x}", message.wr_id));
@@ -254,7 +254,7 @@ impl Storm<'_> {
         Ok(())
     }
 
-    /// Whether no other operation goes to the place of a WRITE.
+    /// Whether no other operation targets the place of a WRITE.
     fn is_alone(&self, sender: usize, index: usize) -> bool {
         let (ops, places) = (&self.end_plan(sender).ops, &self.ends[sender].memory.places);
         let range = |i: usize| places[i].remote..places[i].remote + ops[i].len as usize;
@@ -266,7 +266,7 @@ impl Storm<'_> {
         })
     }
 
-    /// A WRITE with immediate says that its bytes are there.
+    /// A WRITE with immediate announces that its bytes are there.
     fn judge_announced(&self, end: usize, message: &Message) -> Result<(), String> {
         if message.opcode != WcOpcode::RecvWriteImm {
             return Ok(());
@@ -336,7 +336,7 @@ impl Storm<'_> {
         let knows_qkeys = self.scenario.attack.as_ref().is_some_and(|attack| attack.knows_qkeys);
         let is_datagram = self.conn_plan(end).qp_type == QpType::Ud;
         if is_datagram && knows_qkeys && completion.status == WcStatus::LocLenErr {
-            // A forged one was too long.
+            // A forged message was too long.
             self.coverage.attack.received += 1;
             return;
         }
@@ -358,11 +358,11 @@ impl Storm<'_> {
         }
     }
 
-    /// Whether a time lies so far behind healing that no fault can excuse a failure.
+    /// Whether a time is so long after healing that no fault can excuse a failure.
     pub(super) fn is_past_excuses(&self, now: Time, end: usize) -> bool {
         const GRACE_NS: u64 = 20_000_000;
         let timeout_ns = 4_096u64 << self.end_plan(end).timeout;
-        // What was sent before healing may still stand in queues.
+        // Packets sent before healing may still be queued.
         let queues = [self.scenario.access, self.scenario.core];
         let drain_ns: u64 = queues.iter().map(LinkConfig::drain_ns).sum();
         let grace_ns = GRACE_NS + 4 * timeout_ns + 2 * drain_ns + self.patience_ns();

@@ -123,17 +123,17 @@ pub struct Coverage {
     pub last_wqe_events: u64,
     /// Events about QPs in error.
     pub qp_error_events: u64,
-    /// Unreliable requests that had to vanish.
+    /// Unreliable requests that had to be dropped.
     pub strays: u64,
-    /// Send queues drained and set going again.
+    /// Send queues drained and restarted.
     pub drains: u64,
-    /// QPs whose PSNs went around the circle.
+    /// QPs whose PSNs wrapped around.
     pub psn_wraps: u64,
-    /// READ requests sent, again or not.
+    /// READ requests sent, retransmissions included.
     pub read_requests_sent: u64,
-    /// Atomic requests sent, again or not.
+    /// Atomic requests sent, retransmissions included.
     pub atomic_requests_sent: u64,
-    /// Packets that came in one datagram with the one before.
+    /// Packets that arrived in one datagram with the one before.
     pub coalesced: u64,
     /// QPs on other lanes than the first of their device.
     pub lanes: u64,

@@ -17,10 +17,10 @@ use crate::world::{NicId, World};
 
 /// Everything must be done this long after healing.
 const LIVENESS_NS: u64 = 3_000_000_000;
-/// How long the world is watched at rest.
+/// How long quiescence is watched.
 const REST_NS: u64 = 50_000_000;
 
-/// What one seed gave.
+/// The result of one seed.
 #[derive(Clone, Debug)]
 pub struct SeedReport {
     /// The seed.
@@ -40,7 +40,7 @@ pub struct SeedReport {
 }
 
 impl SeedReport {
-    /// What a world tells at its end; the storm adds what it has exercised and found.
+    /// A world's final statistics; the storm adds its coverage and findings.
     pub(crate) fn of(world: &World, coverage: Coverage, found: &[Violation]) -> SeedReport {
         let mut coverage = Coverage { coalesced: world.stats().coalesced, ..coverage };
         for nic in (0..world.nic_count()).map(NicId) {
@@ -109,7 +109,7 @@ pub(crate) fn run_scenario(
     Ok(report(&storm, &world))
 }
 
-/// Lets what is in flight arrive, then watches whether anything still moves, then judges.
+/// Lets packets in flight arrive, then watches whether anything still moves, then checks.
 fn rest(storm: &mut Storm<'_>, world: &mut World) {
     let judged = Rest::watch(world, storm, REST_NS);
     storm.sink.check(world.now(), "quiesce", judged);

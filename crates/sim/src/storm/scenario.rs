@@ -41,8 +41,7 @@ pub struct Scenario {
     pub failover: Option<FailoverPlan>,
     /// Somebody forges packets.
     pub attack: Option<AttackPlan>,
-    /// All connections are sealed, with keys that change so often; and who forges packets is on the
-    /// path.
+    /// Seals all connections, with keys that change this often; the attacker is on the path.
     pub sealed: Option<Rollover>,
 }
 
@@ -83,7 +82,7 @@ pub struct HostPlan {
 /// An engine and how its application behaves.
 #[derive(Clone, Debug)]
 pub struct NicPlan {
-    /// Engines that it has, which share its queues and regions.
+    /// Number of its engines, which share its queues and regions.
     pub lanes: usize,
     /// Window towards a peer.
     pub window_bytes: u32,
@@ -91,7 +90,7 @@ pub struct NicPlan {
     pub one_cq: bool,
     /// Completions are polled only after a notification.
     pub event_driven: bool,
-    /// Completions are polled this seldom; 0 is at once.
+    /// Interval between polls for completions; 0 polls at once.
     pub poll_interval_ns: u64,
     /// Completions polled at a time.
     pub poll_batch: usize,
@@ -115,8 +114,8 @@ pub enum Role {
     Normal,
     /// A bad request, whose failure must be the right one and harm nobody.
     Sacrificial(Crime),
-    /// Legal traffic, whose PSNs an attacker guesses. Nothing that it says of itself is to be
-    /// believed then, but it harms nobody else and comes to an end.
+    /// Legal traffic, whose PSNs an attacker guesses. Its own results are then not trusted, but it
+    /// must harm nobody else and must finish.
     Hostage,
 }
 
@@ -125,15 +124,15 @@ pub enum Role {
 pub struct ConnPlan {
     /// Transport.
     pub qp_type: QpType,
-    /// What for.
+    /// Its role.
     pub role: Role,
     /// Path MTU.
     pub mtu: Mtu,
     /// Both ends.
     pub ends: [EndPlan; 2],
-    /// When both ends are reset and connected anew.
+    /// When both ends are reset and reconnected.
     pub reconnects_ns: Vec<u64>,
-    /// When an end's send queue is drained (SQD) and set going again: end, time.
+    /// When an end's send queue is drained (SQD) and restarted: end, time.
     pub drains_ns: Vec<(usize, u64)>,
 }
 
@@ -166,7 +165,7 @@ pub struct EndPlan {
     pub max_inline: u32,
     /// Rate control.
     pub rate: RateControl,
-    /// A window of its own.
+    /// Its own window.
     pub window: Option<u32>,
     /// When its first receives are posted.
     pub recv_start_ns: u64,
@@ -233,10 +232,10 @@ impl OpKind {
     }
 }
 
-/// Where a one-sided operation goes.
+/// The target of a one-sided operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A WRITE to a place of its own, or a READ of memory that never changes.
+    /// A WRITE to its own place, or a READ of memory that never changes.
     Fresh,
     /// A WRITE over, or a READ of, the place of the `n`-th last WRITE.
     Earlier(u8),
@@ -263,11 +262,11 @@ pub struct OpPlan {
     pub target: Target,
     /// Word, for an atomic; whether a compare-and-swap compares with a wrong value.
     pub choice: u8,
-    /// The request that a sacrificial connection is for.
+    /// The bad request of a sacrificial connection.
     pub bad: bool,
-    /// An unreliable request that must vanish: a WRITE with a wrong key, a datagram with a wrong
-    /// Q_Key.
+    /// An unreliable request that must be dropped: a WRITE with a wrong key, a datagram with a
+    /// wrong Q_Key.
     pub stray: bool,
-    /// Time between the post before and this one.
+    /// Time between the previous post and this one.
     pub think_ns: u64,
 }

@@ -23,7 +23,7 @@ use crate::net::{Topology, dumbbell, fat_tree, pair, rails, ring, star};
 use crate::rng::SimRng;
 use crate::world::{HostConfig, HostId, NicId, World};
 
-/// Fetch-and-add words of an engine: few, so that QPs meet at them.
+/// Fetch-and-add words of an engine: few, so that QPs share them.
 pub(super) const ADD_WORDS: usize = 2;
 /// Scatter and gather entries of a request.
 const MAX_SGE: u8 = 4;
@@ -72,7 +72,7 @@ pub(super) fn build_world(scenario: &Scenario) -> (World, Vec<Rc<DeviceNics>>) {
     (world, devices)
 }
 
-/// Gives devices the engines that they have beside their first one.
+/// Gives devices their engines besides the first.
 fn add_lanes(world: &mut World, scenario: &Scenario, rails: usize) -> Vec<Rc<DeviceNics>> {
     let hosts = scenario.hosts.iter().enumerate();
     let plans: Vec<_> =
@@ -201,7 +201,7 @@ impl Storm<'_> {
                 tiny.then(|| Cq::create(&self.engines(world, nic), 1).expect("within the limits"));
             let cq = if tiny { 0 } else { self.cq_for(world, nic, plan) };
             let parts = self.nics[nic.0].parts(cq, tiny_cq.as_ref(), plan.uses_srq);
-            // By turns, as the product places them.
+            // Round robin, as the product places them.
             let lane = self.nics[nic.0].ends.len() % self.devices[nic.0].layout().lanes;
             let init = qp_init(conn.qp_type, plan, &parts);
             let moves = conn.qp_type.descriptor().movable;
@@ -258,7 +258,7 @@ impl Storm<'_> {
         self.conns.push(Conn { state: ConnState::Up, epoch: 0, failed: false, crime_done: false });
     }
 
-    /// A completion queue that can hold exactly what may be outstanding, by its index.
+    /// The index of a completion queue that can hold exactly what may be outstanding.
     fn cq_for(&mut self, world: &mut World, nic: NicId, plan: &EndPlan) -> usize {
         let nic_plan = self.nic_plan(nic);
         let shared_depth = nic_plan.srq.map_or(0, |srq| srq.depth);
@@ -365,7 +365,7 @@ impl Storm<'_> {
     }
 }
 
-/// What the peer may do through a QP.
+/// The access rights of the peer through a QP.
 fn qp_access(qp_type: QpType, role: Role, side: usize) -> Access {
     let forbids = role == Role::Sacrificial(Crime::WriteNoQpRight) && side == 1;
     let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

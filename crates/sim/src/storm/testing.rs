@@ -1,8 +1,8 @@
-//! What the tests of every kind of storm ask of it.
+//! Helpers for the tests of every kind of storm.
 
 use super::{SeedReport, Totals, run_many};
 
-/// Runs the seeds below `seeds`, which must break no rule; gives what they exercised.
+/// Runs the seeds below `seeds`, which must break no rule; returns their coverage.
 pub(crate) fn without_violation(seeds: u64, run: impl Fn(u64) -> SeedReport + Sync) -> Totals {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let outcome = run_many(0..seeds, jobs, run, |_, _| true);

@@ -64,7 +64,7 @@ fn no_seed_breaks_a_rule() {
 #[test]
 fn an_attacker_breaks_no_rule() {
     let totals = without_violation(SEEDS, |seed| super::run_seed(seed, Attacker::Always));
-    // Those are for storms of their own.
+    // Other storms cover these.
     let others = [
         "forged SDR control",
         "forged agents' messages",

@@ -11,7 +11,7 @@ use bowline_wire::Qpn;
 use super::poisson::{Flow, PoissonFlows};
 use crate::world::{App, HostId, NicId, World};
 
-/// Token of the timer that starts flows; an application beside it uses others.
+/// Token of the timer that starts flows; an application beside it must use others.
 const START: u64 = 0xf10f_0000_0000_0000;
 /// Bytes of one WRITE, and of the memory that all flows of a host read and write.
 const CHUNK_BYTES: u32 = 64 << 10;
@@ -20,7 +20,7 @@ const DEPTH: u32 = 4;
 /// Completions taken at a time.
 const POLLED: usize = 16;
 
-/// A flow that has been.
+/// A finished flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRecord {
     /// What it was.
@@ -31,8 +31,8 @@ pub struct FlowRecord {
     pub is_complete: bool,
 }
 
-/// Carries flows out: an RC connection for each pair of hosts that have any, made with the first.
-/// Flows of one pair follow each other.
+/// Runs flows: an RC connection for each pair of hosts that have any, made with the first. Flows of
+/// one pair run one after the other.
 pub struct Background {
     flows: PoissonFlows,
     next: Option<Flow>,
@@ -41,7 +41,7 @@ pub struct Background {
     pairs: BTreeMap<(usize, usize), Pair>,
     /// Pairs by source and QP.
     by_qpn: BTreeMap<(usize, Qpn), (usize, usize)>,
-    /// What each host's flows share.
+    /// Resources that each host's flows share.
     hosts: BTreeMap<usize, Shared>,
     done: Vec<FlowRecord>,
     started: u64,
@@ -61,8 +61,7 @@ struct Pair {
     remote: Remote,
     outstanding: u32,
     is_broken: bool,
-    /// Flows with bytes that are not acknowledged: which, how many are not posted, how many are not
-    /// acknowledged.
+    /// Flows with unacknowledged bytes: the flow, its unposted bytes, and its unacknowledged bytes.
     flows: VecDeque<Running>,
 }
 
@@ -74,7 +73,7 @@ struct Running {
 }
 
 impl Background {
-    /// Flows at hosts whose first engine sends and receives them.
+    /// Flows between hosts, sent and received by each host's first engine.
     pub fn new(mut flows: PoissonFlows, mtu: Mtu) -> Background {
         let next = flows.next();
         Background {
@@ -89,14 +88,14 @@ impl Background {
         }
     }
 
-    /// Asks for the first flow's timer. To be called once, before the world runs.
+    /// Sets the first flow's timer. Call once, before the world runs.
     pub fn start(&mut self, world: &mut World) {
         if let Some(flow) = &self.next {
             world.wake_at(flow.at, START);
         }
     }
 
-    /// Flows that have been.
+    /// Finished flows.
     pub fn done(&self) -> &[FlowRecord] {
         &self.done
     }
@@ -106,12 +105,12 @@ impl Background {
         self.started
     }
 
-    /// Whether all flows there will ever be have been.
+    /// Whether all flows have finished.
     pub fn is_finished(&self) -> bool {
         self.next.is_none() && self.done.len() as u64 == self.started
     }
 
-    /// A timer has come; `false` if it is not one of this traffic.
+    /// A timer has fired; returns `false` if it is not one of this traffic.
     pub fn on_timer(&mut self, world: &mut World, token: u64) -> bool {
         if token != START {
             return false;
@@ -160,7 +159,7 @@ impl Background {
     }
 
     fn shared(&mut self, world: &mut World, host: HostId) -> Shared {
-        // Room for all that a host's pairs have outstanding.
+        // Space for all that a host's pairs have outstanding.
         let cqes = DEPTH * self.flows.config().hosts as u32;
         *self.hosts.entry(host.0).or_insert_with(|| {
             let nic = world.first_nic(host);
@@ -176,7 +175,7 @@ impl Background {
         })
     }
 
-    /// An engine handled something: takes completions and posts what follows. Returns whether there
+    /// An engine handled something: polls completions and posts what follows. Returns whether there
     /// was anything to do.
     pub fn on_activity(&mut self, world: &mut World, nic: NicId) -> bool {
         let host = world.host_of(nic);
@@ -242,7 +241,7 @@ impl Pair {
 }
 
 /// An application with background traffic beside it. The run ends when the application is finished;
-/// traffic without one is finished when its flows are.
+/// traffic alone is finished when its flows are.
 pub struct WithBackground<A> {
     /// The application.
     pub app: A,

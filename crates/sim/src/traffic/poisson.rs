@@ -9,24 +9,24 @@ use crate::world::HostId;
 /// Stream of draws about background traffic.
 const STREAM: u64 = 0x666c_6f77;
 
-/// What flows there are.
+/// The parameters of the flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoissonConfig {
     /// Hosts that send and receive; at least two.
     pub hosts: usize,
     /// Rate of each host's cable.
     pub rate_bps: u64,
-    /// Part of it that flows take on average.
+    /// Share of it that flows take on average.
     pub load: f64,
     /// How large they are.
     pub sizes: Sizes,
     /// When the first may start.
     pub start: Time,
-    /// When none starts any more.
+    /// When the last may start.
     pub end: Time,
 }
 
-/// A flow to be.
+/// A flow to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// When it starts.
@@ -39,8 +39,7 @@ pub struct Flow {
     pub bytes: u64,
 }
 
-/// Flows in the order of their start: a Poisson process, whose sources and destinations are equally
-/// likely.
+/// Flows in order of start: a Poisson process, with uniformly random sources and destinations.
 #[derive(Clone, Debug)]
 pub struct PoissonFlows {
     config: PoissonConfig,
@@ -79,7 +78,7 @@ impl Iterator for PoissonFlows {
     type Item = Flow;
 
     fn next(&mut self) -> Option<Flow> {
-        // Of 1 - x, which is never 0. `libm` gives the same digits on every machine.
+        // The logarithm of 1 - x, which is never 0. `libm` gives the same digits on every machine.
         self.now_ns -= libm::log(1.0 - self.rng.unit()) * self.mean_gap_ns;
         let at = Time::from_nanos(self.now_ns as u64);
         if at >= self.config.end {

@@ -41,13 +41,13 @@ impl Sizes {
     }
 }
 
-/// A table of sizes and the part of flows that are no larger. In between it is linear.
+/// A table of sizes and the fraction of flows that are no larger. In between it is linear.
 ///
-/// As text: a line for each size with its bytes and the part, from 0 to 1, such as `10000 0.15`.
-/// Empty lines and those that start with `#` do not count.
+/// As text: a line for each size with its bytes and the fraction, from 0 to 1, such as
+/// `10000 0.15`. Empty lines and those that start with `#` are ignored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeCdf {
-    /// Both go up, and the last part is 1.
+    /// Both increase, and the last fraction is 1.
     points: Vec<(f64, f64)>,
 }
 
@@ -106,7 +106,7 @@ impl FromStr for SizeCdf {
 }
 
 impl SizeCdf {
-    /// The size that this part of the flows is no larger than.
+    /// The size that this fraction of the flows does not exceed.
     fn quantile(&self, part: f64) -> u64 {
         let above = self.points.partition_point(|(_, p)| *p < part).min(self.points.len() - 1);
         let (bytes, p) = self.points[above];

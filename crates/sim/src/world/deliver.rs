@@ -12,10 +12,10 @@ use crate::net::{HostIndex, LinkId, NodeId};
 use crate::packet::{Packet, PacketId};
 use crate::trace::Record;
 
-/// Bytes of IPv4 and UDP header behind the identification.
+/// Bytes of IPv4 and UDP header after the identification.
 const BYTES_AFTER_IP_ID: usize = 14 + 8;
 
-/// The way from a host to an address.
+/// The route from a host to an address.
 struct Route {
     dst: IpAddr,
     target: Option<HostIndex>,
@@ -43,7 +43,7 @@ impl World {
                 packet.tos = burst.tos;
                 packet.ip_id = ip_id;
                 packet.seal(bytes);
-                // Nothing looks at the copy, which may take its time on the way to memory.
+                // Nothing reads the copy soon, so its stores may complete late.
                 packet.bytes.extend_from_slice(bytes);
                 self.renumber(nic, &mut packet);
                 self.launch(nic, &route, packet);
@@ -80,7 +80,7 @@ impl World {
     }
 
     /// Puts a packet that no engine has sent on the link from a host to the packet's destination,
-    /// whoever it says it is from.
+    /// whatever its source address.
     pub fn inject(&mut self, from: HostId, mut packet: Packet) {
         let route = self.route(self.hosts[from.0].node, packet.dst);
         let bytes = core::mem::take(&mut packet.bytes);
@@ -99,8 +99,7 @@ impl World {
         self.put_on_link(&route, packet);
     }
 
-    /// Gives a packet the identification that a host which counts would, and the ICRC that goes
-    /// with it.
+    /// Gives a packet the identification that a host with a counter would, and the matching ICRC.
     fn renumber(&mut self, nic: NicId, packet: &mut Packet) {
         let host = &mut self.hosts[self.engines[nic.0].host.0];
         if host.config.tx_id == TxId::Burst || packet.dst.is_ipv6() {
@@ -169,8 +168,8 @@ impl World {
         None
     }
 
-    /// Takes a packet for the engine that its destination QPN's prefix names. It is handed over
-    /// together with those behind it, as far as the host's port coalesces them.
+    /// Receives a packet for the engine that its destination QPN's prefix names. It is delivered
+    /// together with those after it, as far as the host's port coalesces them.
     fn receive(&mut self, host: HostId, id: PacketId) -> NicId {
         let ttl = self.fabric.packets.hop(id).ttl;
         let mut packet = self.fabric.packets.take(id);
@@ -214,7 +213,7 @@ impl World {
         nic
     }
 
-    /// Gives an engine what was gathered for it.
+    /// Delivers the gathered packets to their engine.
     fn hand_over(&mut self) {
         let Some(nic) = self.gathered.nic() else { return };
         self.touch(nic);
@@ -235,7 +234,7 @@ impl World {
         });
     }
 
-    /// A pause ends: the ring is handled in one go, as a woken thread would.
+    /// A pause ends: the ring is processed at once, as by a woken thread.
     pub(super) fn resume(&mut self, host: HostId) {
         if self.is_paused(host) {
             return;

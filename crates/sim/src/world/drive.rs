@@ -7,8 +7,8 @@ use super::{App, World};
 use crate::event::Event;
 use crate::trace::Record;
 
-/// Rounds of polling and posting after one event. An engine that never runs dry would hang the
-/// world; this turns it into a violation.
+/// Rounds of polling and posting after one event. An engine that never becomes idle would hang the
+/// world; this bound turns that into a violation.
 const MAX_ROUNDS: usize = 10_000;
 /// Timeouts of one engine at one instant, for the same reason.
 const MAX_TIMEOUTS_PER_INSTANT: u32 = 1_000;
@@ -26,7 +26,7 @@ impl World {
             self.fabric.stats.events += 1;
             self.handle(event, app);
         }
-        // Virtual time passes even when nothing happens in it.
+        // Virtual time passes even when nothing happens.
         if self.fabric.violations.is_empty() && !app.is_finished(self) {
             self.fabric.now = self.fabric.now.max(deadline);
         }
@@ -108,8 +108,8 @@ impl World {
         }
     }
 
-    /// Polls an engine and asks the application, until both have nothing more to say; then does
-    /// the same for engines that the application touched on the way.
+    /// Polls an engine and calls the application, until both are idle; then does the same for
+    /// engines that the application touched meanwhile.
     fn settle(&mut self, nic: NicId, app: &mut impl App) {
         self.settle_one(nic, app);
         self.settle_touched(app);
@@ -152,7 +152,7 @@ impl World {
         }
         let host = self.engines[nic.0].host.0;
         let index = self.hosts[host].batch;
-        // Taken out for the time of the loop, in which the world sends what is in it.
+        // Taken out for the duration of the loop, in which the world sends its contents.
         let mut batch = self.batches[index].batch.take().expect("a batch is put back");
         let mut sent = 0;
         loop {

@@ -1,25 +1,25 @@
-//! Frames that a port hands over together, as a socket does that coalesces what arrives.
+//! Frames that a port delivers together, like a socket that coalesces received packets.
 
 use bowline_nic::{FrameMeta, Nic, Time};
 
 use super::host::NicId;
 
-/// The longest datagram: what an IPv4 header can say, less itself and UDP's.
+/// The longest datagram: the maximum of an IPv4 length field, less the IP and UDP headers.
 const MAX_DATAGRAM: usize = 65_507;
 
-/// Frames for one engine that are behind each other.
+/// Consecutive frames for one engine.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     bytes: Vec<u8>,
     frames: usize,
     frame_len: usize,
-    /// Whom they are for, and what is known of the first.
+    /// Their engine, and the metadata of the first.
     first: Option<(NicId, FrameMeta)>,
 }
 
 impl Gathered {
-    /// Whether a frame belongs behind those that are there: nothing in their headers differs, none
-    /// is longer than the first, and only the last may be shorter.
+    /// Whether a frame can follow those that are there: its headers are the same, none is longer
+    /// than the first, and only the last may be shorter.
     pub(super) fn takes(&self, nic: NicId, meta: &FrameMeta, frame: &[u8]) -> bool {
         let Some((first_nic, first)) = &self.first else { return false };
         let mut next = *first;
@@ -31,7 +31,7 @@ impl Gathered {
             && self.bytes.len() + frame.len() <= MAX_DATAGRAM
     }
 
-    /// Puts a frame behind those that are there, or begins with it.
+    /// Appends a frame, or starts with it.
     pub(super) fn push(&mut self, nic: NicId, meta: FrameMeta, frame: &[u8]) {
         if self.first.is_none() {
             self.first = Some((nic, meta));
@@ -41,12 +41,12 @@ impl Gathered {
         self.frames += 1;
     }
 
-    /// Whom the frames are for, if there are any.
+    /// The engine that the frames are for, if there are any.
     pub(super) fn nic(&self) -> Option<NicId> {
         self.first.map(|(nic, _)| nic)
     }
 
-    /// Hands the frames over, all at once.
+    /// Delivers the frames, all at once.
     pub(super) fn hand_over(&mut self, now: Time, nic: &mut Nic) {
         if let Some((_, meta)) = self.first.take() {
             nic.handle_frames(now, &meta, &self.bytes, self.frame_len);

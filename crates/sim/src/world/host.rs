@@ -22,10 +22,11 @@ pub struct NicId(pub usize);
 pub enum RxId {
     /// It sees the IP header.
     Known,
-    /// It sees UDP payload only and guesses from the packet's place in its batch, which is right
-    /// as long as nothing was lost or overtaken.
+    /// It sees UDP payload only and guesses from the packet's position in its batch, which is right
+    /// as long as no packet was lost or overtaken.
     Guess,
-    /// Packets come through memory, where they need no ICRC: it takes it from all that are intact.
+    /// Packets come through memory, where they need no ICRC: it is stripped from all intact
+    /// packets.
     Memory,
 }
 
@@ -34,7 +35,7 @@ pub enum RxId {
 pub enum TxId {
     /// 0, 1, 2, … within a burst, as Bowline's ports do.
     Burst,
-    /// One counter for everything, as a foreign host may do.
+    /// One counter for everything, as other implementations may do.
     Counter,
 }
 
@@ -51,10 +52,10 @@ pub struct HostConfig {
     pub tx_id: TxId,
     /// What its port knows about received packets.
     pub rx_id: RxId,
-    /// How long its port waits for more of the same flow before it hands packets over as one
-    /// datagram; 0 hands them over one by one.
+    /// How long its port waits for more of the same flow before it delivers packets as one
+    /// datagram; 0 delivers them one by one.
     pub coalesce_ns: u64,
-    /// Packets that wait while it is paused; what does not fit is dropped.
+    /// Packets that wait while it is paused; the rest are dropped.
     pub ring_packets: usize,
 }
 
@@ -62,18 +63,18 @@ pub(super) struct Host {
     pub(super) node: NodeId,
     pub(super) nics: Vec<NicId>,
     pub(super) config: HostConfig,
-    /// Paused until then, if that is in the future.
+    /// Paused until this time, if it is in the future.
     pub(super) paused_until: Time,
     pub(super) ring: VecDeque<PacketId>,
     /// Which of the world's batches its engines fill.
     pub(super) batch: usize,
-    /// Next identification of a host that counts.
+    /// Next identification of a host with a counter.
     pub(super) ip_id: u16,
-    /// Identification that the next packet has, if it belongs to the batch of the one before.
+    /// Identification of the next packet, if it belongs to the same batch as the previous one.
     next_guess: u16,
 }
 
-/// A batch of all hosts whose ports are alike.
+/// A batch shared by all hosts with equal ports.
 pub(super) struct SharedBatch {
     caps: TxCaps,
     packets: usize,
@@ -86,14 +87,14 @@ pub(super) struct Engine {
     pub(super) host: HostId,
     /// Called since it was last polled.
     pub(super) touched: bool,
-    /// Earliest wake-up in the queue; waking too early is harmless, so later ones stay there.
+    /// Earliest queued wake-up; waking too early is harmless, so later ones stay queued.
     pub(super) armed: Time,
     pub(super) last_timeout: Time,
     /// Timeouts handled at `last_timeout`.
     pub(super) timeouts_now: u32,
 }
 
-/// Counting starts close to the end, so that it wraps.
+/// The counter starts close to the end, so that it wraps.
 const FIRST_COUNTED_ID: u16 = 0xff00;
 
 impl World {

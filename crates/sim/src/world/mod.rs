@@ -23,7 +23,7 @@ use gather::Gathered;
 use host::{Engine, Host, SharedBatch};
 use tap::Tap;
 
-/// Traffic: posts work, looks at completions, and judges them.
+/// Traffic: posts work, polls completions, and checks them.
 ///
 /// The world calls it after every event that may have produced a completion, and at the times it
 /// asked to be woken. It reaches engines through [`World::nic_mut`]; the world polls them for
@@ -32,8 +32,8 @@ pub trait App {
     /// A time asked for with [`World::wake_at`] has come.
     fn on_timer(&mut self, world: &mut World, token: u64);
 
-    /// An engine handled something. Returns whether it consumed a completion, posted or changed
-    /// anything: then the engine is polled and the application asked again.
+    /// An engine handled something. Returns whether the application consumed a completion, posted
+    /// or changed anything: then the engine is polled and the application called again.
     fn on_activity(&mut self, world: &mut World, nic: NicId) -> bool;
 
     /// Whether the run can end before its deadline.
@@ -55,11 +55,11 @@ pub struct WorldStats {
     pub injected: u64,
     /// Packets given to an engine.
     pub delivered: u64,
-    /// Those among them that came in one datagram with the one before.
+    /// Packets that arrived in one datagram with the one before.
     pub coalesced: u64,
     /// Packets dropped because a paused host's ring was full.
     pub ring_drops: u64,
-    /// Packets dropped because nothing routes them or their hops ran out.
+    /// Packets dropped because they have no route or their TTL expired.
     pub unroutable: u64,
     /// Timeouts that engines handled.
     pub timeouts: u64,
@@ -78,13 +78,13 @@ pub struct World {
     hosts: Vec<Host>,
     engines: Vec<Engine>,
     batches: Vec<SharedBatch>,
-    /// Engines that were called since they were last polled, those of paused hosts perhaps not.
+    /// Engines called since they were last polled; those of paused hosts may be missing.
     touched: Vec<NicId>,
     /// Host of each node of the network, for delivery.
     host_of_node: Vec<Option<HostId>>,
-    /// What an engine gets next; empty between events.
+    /// Frames for the next delivery; empty between events.
     gathered: Gathered,
-    /// What somebody on the path has heard, if anybody listens.
+    /// Packets that an on-path attacker has overheard, if there is one.
     tap: Option<Tap>,
 }
 
@@ -166,7 +166,7 @@ impl World {
         &self.engines[nic.0].nic
     }
 
-    /// An engine, to be called and polled afterwards.
+    /// An engine, to be called; the world polls it afterwards.
     pub fn nic_mut(&mut self, nic: NicId) -> &mut Nic {
         self.touch(nic);
         &mut self.engines[nic.0].nic
@@ -203,7 +203,7 @@ impl World {
         self.engines[nic.0].host
     }
 
-    /// Asks for [`App::on_timer`] at `at`, or now if that is past.
+    /// Schedules [`App::on_timer`] at `at`, or now if that is past.
     pub fn wake_at(&mut self, at: Time, token: u64) {
         self.fabric.queue.push(at.max(self.fabric.now), Event::Wake { token });
     }
@@ -213,8 +213,8 @@ impl World {
         self.fabric.packets.len()
     }
 
-    /// Changes with every packet that was sent or delivered and with every timeout: an application
-    /// that must look at everything need not look again while it stays as it is.
+    /// Changes with every packet sent or delivered and with every timeout: an application that
+    /// would have to check everything can skip that while this stays the same.
     pub fn activity(&self) -> [u64; 3] {
         let stats = &self.fabric.stats;
         [stats.sent, stats.delivered, stats.timeouts]
@@ -230,13 +230,13 @@ impl World {
         self.fabric.trace.hash()
     }
 
-    /// Rules of the engine contract that an engine broke.
+    /// Violations of the engine contract.
     pub fn violations(&self) -> &[Violation] {
         &self.fabric.violations
     }
 
-    /// Writes a readable log from now on. It is written as things happen, so that it is there even
-    /// if an engine panics.
+    /// Writes a readable log from now on, event by event, so that it is complete even if an engine
+    /// panics.
     pub fn keep_log(&mut self, log: Box<dyn Write>) {
         self.fabric.trace.keep_log(log);
     }
@@ -244,12 +244,12 @@ impl World {
     /// Ends the log.
     ///
     /// # Errors
-    /// What kept it from being written.
+    /// Why it could not be written.
     pub fn end_log(&mut self) -> io::Result<()> {
         self.fabric.trace.end_log()
     }
 
-    /// Takes something the application saw into the hash, and into the log.
+    /// Adds something that the application saw to the hash, and to the log.
     pub fn note(&mut self, word: u64, text: impl FnOnce() -> String) {
         self.fabric.record(Record::App, word, 0, text);
     }

@@ -1,4 +1,4 @@
-//! What somebody on the path hears: copies of sealed packets as they leave their engines.
+//! What an on-path attacker overhears: copies of sealed packets as they leave their engines.
 
 use std::collections::VecDeque;
 
@@ -7,9 +7,9 @@ use bowline_wire::Opcode;
 use super::World;
 use crate::packet::Packet;
 
-/// The first packets of all, which are old by the time that they are used.
+/// The first packets, which are old by the time they are used.
 const FIRST: usize = 64;
-/// And the latest ones.
+/// The latest packets.
 const RECENT: usize = 192;
 
 /// Packets that were overheard.

@@ -10,7 +10,7 @@ use crate::rng::SimRng;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
-/// Far from the streams of the other storms, of links and of memory.
+/// Apart from the streams of the other storms, of links and of memory.
 const STREAM: u64 = 0x0e9;
 /// Most requests of a host.
 const MAX_MESSAGES: u64 = 40;
@@ -36,7 +36,7 @@ impl XpScenario {
             grace_ns: rng.pick(&[0, 0, 20 * MICROSECOND, MILLISECOND]),
             loss_log: 2 * MAX_MESSAGES as u32,
         });
-        // Numbers begin where they wrap around, or where their sign changes.
+        // Numbers start shortly before they wrap around, or before their sign changes.
         let tokens = [0, 1].map(|_| {
             let any = rng.below(1 << 24) as u32;
             rng.pick(&[0xff_ffff, 0x7f_ffff, 0, any])
@@ -83,7 +83,7 @@ fn draw_faults(rng: &mut SimRng, span_ns: u64) -> Faults {
         loss,
         duplicate: some(rng, 50, 0.3),
         reorder: some(rng, 70, 0.4),
-        // Past every deadline, now and then.
+        // Sometimes past every deadline.
         reorder_ns: rng.pick(&[5 * MICROSECOND, 100 * MICROSECOND, span_ns, 4 * span_ns]),
         corrupt: some(rng, 30, 0.05),
         corruption: Corruption::Anything,
@@ -169,7 +169,7 @@ fn draw_receives(rng: &mut SimRng, peer: &[MessagePlan], span_ns: u64) -> Vec<Re
                 1..5 => message.len + rng.below(300) as u32,
                 _ => message.len,
             };
-            // WRITEs do not use what a receive has.
+            // WRITEs do not use a receive's buffer.
             let capacity = if let Kind::Write(_) = message.kind { 0 } else { room };
             let at_ns = if early { 0 } else { at };
             let cuts = draw_cuts(rng, capacity);

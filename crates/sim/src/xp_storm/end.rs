@@ -10,7 +10,7 @@ use super::scenario::{Kind, XpScenario};
 use crate::check::pattern;
 use crate::sdr_storm::memory::Memory;
 
-/// Requests of one kind that a completion may be of, in the upper half of a `wr_id`.
+/// Flag in the upper half of a `wr_id` that marks receives.
 pub(super) const RECEIVES: u64 = 1 << 32;
 
 /// A request or receive that has been posted.
@@ -20,15 +20,15 @@ pub(super) struct Posted {
     pub(super) ended: bool,
 }
 
-/// Where a host's memory is, and whose.
+/// A host's memory, by purpose.
 pub(super) struct Places {
-    /// What it sends: a place a request.
+    /// What it sends: one slot per request.
     pub(super) sources: Memory,
-    /// Where its receives go: a place each.
+    /// Where its receives go: one slot each.
     pub(super) receives: Memory,
-    /// Where the peer's WRITEs go, and what its READs see: a place a request of the peer's.
+    /// Where the peer's WRITEs go, and what its READs see: one slot per request of the peer.
     pub(super) exposed: Memory,
-    /// Where its READs go: a place a request.
+    /// Where its READs go: one slot per request.
     pub(super) reads: Memory,
 }
 
@@ -41,9 +41,9 @@ pub(super) struct End {
     pub(super) sends: Vec<Posted>,
     /// By receive.
     pub(super) receives: Vec<Posted>,
-    /// What was said to be missing, by `wr_id`.
+    /// What was reported missing, by `wr_id`.
     pub(super) losses: Vec<LossRecord>,
-    /// By request of the peer's: what a WRITE had placed when it could place no more.
+    /// By request of the peer: what a WRITE had placed when it could place no more.
     pub(super) closed: Vec<Option<Vec<u8>>>,
 }
 
@@ -166,7 +166,7 @@ impl End {
         Ok(())
     }
 
-    /// What has completed, and what was missing of it.
+    /// Polls completions, and records what was missing.
     pub(super) fn poll(&mut self, nic: &mut Nic) -> Vec<Completion> {
         let mut all = Vec::new();
         let mut batch = [Completion::default(); 16];

@@ -1,4 +1,4 @@
-//! Whether what a host is told agrees with what is in its memory, and with the rules.
+//! Whether completions agree with the host's memory and with the rules.
 
 use core::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::check::pattern;
 /// How long after its deadline a request may end.
 const TICK_NS: u64 = 1_000;
 
-/// What a completion is judged with.
+/// The context in which a completion is checked.
 pub(super) struct Judge<'a> {
     pub(super) scenario: &'a XpScenario,
     pub(super) now: Time,
@@ -23,7 +23,7 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Judges a completion of a host, and gives its memory back.
+    /// Checks a completion of a host, and releases its memory.
     pub(super) fn completion(
         &self,
         end: &mut End,
@@ -148,7 +148,7 @@ impl Judge<'_> {
             self.check_preempting(end, index)?;
         }
         if unseen && is_write {
-            // Nothing of it was placed where it would have gone.
+            // None of it was placed at its target.
             let there = end.places.exposed.read(index, message.len.into());
             let untouched = end.places.exposed.untouched(index, message.len.into());
             return pattern::first_difference(&untouched, &there).map_or(Ok(()), Err);
@@ -167,8 +167,8 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// A packet of message `index` has arrived: receives that many later messages have passed have
-    /// ended.
+    /// A packet of message `index` has arrived: receives that many later messages have passed must
+    /// have ended.
     fn check_preempting(&self, end: &End, index: usize) -> Result<(), String> {
         let window = usize::from(self.scenario.options[end.host].window);
         let messages = &self.scenario.messages[1 - end.host][..index];
@@ -180,7 +180,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whoever says that the last fragment is there has it.
+    /// A completion that reports the last fragment must have it.
     fn check_last(
         &self,
         completion: &Completion,
@@ -199,8 +199,8 @@ impl Judge<'_> {
     }
 }
 
-/// Judges the WRITEs without immediate that came to a host: each fragment is there or not, and what
-/// could not change any more has not. Gives the memory back.
+/// Checks the WRITEs without immediate that a host received: each fragment is there or not, and
+/// closed ones have not changed. Releases the memory.
 pub(super) fn judge_writes(
     end: &End,
     scenario: &XpScenario,
@@ -257,7 +257,7 @@ fn holes(completion: &Completion, record: Option<&LossRecord>) -> Vec<Range<u32>
     }
 }
 
-/// Memory holds the message but for what is missing, and the completion says how much that is.
+/// Memory holds the message except what is missing, and the completion says how much that is.
 fn expect(
     completion: &Completion,
     message: &[u8],

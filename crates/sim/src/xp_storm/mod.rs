@@ -1,11 +1,10 @@
 //! The storm over XP: messages with deadlines between two hosts whose cable loses, reorders,
-//! doubles, damages and delays what it carries, past every deadline. Nothing is healed: every
-//! request ends by itself. Somebody who knows all but the token may forge packets
-//! ([`crate::attack`]).
+//! duplicates, corrupts and delays packets, past every deadline. Nothing is healed: every request
+//! ends by itself. An attacker who knows all but the token may forge packets ([`crate::attack`]).
 //!
 //! Checkers: nothing is placed outside of its message or after its end, every request ends by its
-//! deadline, the bytes that are reported are those that are there, and what is said to be missing
-//! is exactly what is missing.
+//! deadline, the reported bytes are those that are there, and what is reported missing is exactly
+//! what is missing.
 
 mod app;
 mod attack;

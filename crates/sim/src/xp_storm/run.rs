@@ -10,7 +10,7 @@ use crate::sealed_storm::Seals;
 use crate::storm::{Coverage, SeedReport};
 use crate::world::World;
 
-/// How long the world is watched at rest.
+/// How long quiescence is watched.
 const REST_NS: u64 = 200_000_000;
 
 /// Runs the storm of a seed.
@@ -64,7 +64,7 @@ pub(crate) fn run_scenario(
     Ok(SeedReport::of(&world, coverage, storm.sink.violations()))
 }
 
-/// Lets what is late arrive, then watches whether anything still moves, then judges.
+/// Lets late packets arrive, then watches whether anything still moves, then checks.
 fn rest(storm: &mut XpStorm<'_>, world: &mut World) {
     let judged = Rest::watch(world, storm, REST_NS);
     storm.sink.check(world.now(), "quiesce", judged);

@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The scenario of a seed.
 
 use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{Mtu, XpOptions};
@@ -70,11 +70,11 @@ pub struct ReceivePlan {
 pub struct XpScenario {
     /// Where it comes from.
     pub seed: u64,
-    /// How long a host's port gathers packets into datagrams.
+    /// How long a host's port coalesces packets into datagrams.
     pub coalesce_ns: u64,
     /// The cable.
     pub cable: LinkConfig,
-    /// What it does to each direction.
+    /// Its faults in each direction.
     pub faults: [Faults; 2],
     /// Path MTU.
     pub mtu: Mtu,
@@ -90,8 +90,8 @@ pub struct XpScenario {
     pub receives: [Vec<ReceivePlan>; 2],
     /// Which hosts run Swift, rather than a fixed pace or none.
     pub swift: [bool; 2],
-    /// Somebody who forges packets.
+    /// The attacker.
     pub attack: Option<AttackPlan>,
-    /// The connections are sealed, with keys that change so often.
+    /// Seals the connections, with keys that change this often.
     pub sealed: Option<Rollover>,
 }

@@ -1,4 +1,4 @@
-//! Hosts that WRITE to each other, with nothing but the public API.
+//! Hosts that WRITE to each other, using only the public API.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Rig {
         Rig { world, addrs: addrs.to_vec(), pds, app: Writers::default() }
     }
 
-    /// An RC QP with `bytes` of memory; which one of the ends it is.
+    /// An RC QP with `bytes` of memory; returns the index of its end.
     pub(crate) fn end(&mut self, host: usize, bytes: usize) -> usize {
         let (pd, engine) = (self.pds[host], self.world.nic_mut(NicId(host)));
         let cq = engine.create_cq(DEPTH).expect("room");
@@ -99,7 +99,7 @@ impl Rig {
         [a, b]
     }
 
-    /// An end is to write its memory so many times, to the memory of that key.
+    /// Makes an end write its memory this many times, to the memory of that key.
     pub(crate) fn write(&mut self, end: usize, key: MrKey, bytes: u32, count: u32) {
         let remote = Remote { addr: 0, rkey: key.0 };
         self.app.ends[end].writes = Some(Writes { remote, bytes, posted: 0, done: 0, count });

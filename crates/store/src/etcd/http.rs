@@ -1,16 +1,16 @@
-//! HTTP/1.1, as far as it is needed: a POST, and an answer of known length or in chunks.
+//! A minimal HTTP/1.1 client: a POST, and an answer of known length or in chunks.
 
 use crate::MAX_VALUE_BYTES;
 use crate::net::{Connection, NetError};
 
 const MAX_LINE: usize = 8192;
 const MAX_HEADERS: usize = 64;
-/// A value as base64 and what JSON surrounds it, with room to spare.
+/// A value as base64 with the JSON around it, with space to spare.
 const MAX_BODY: usize = 4 * MAX_VALUE_BYTES;
 
 pub(super) struct Response {
     pub(super) status: u16,
-    /// Whether the connection is good for more.
+    /// Whether the connection can be reused.
     pub(super) keep_alive: bool,
     pub(super) body: Vec<u8>,
 }
@@ -63,7 +63,7 @@ impl Head {
         for _ in 0..MAX_HEADERS {
             let line = connection.read_line(MAX_LINE)?;
             if line.is_empty() {
-                // Neither given nor asked for: an answer that ends with the connection.
+                // Neither is present: the answer ends with the connection, which we do not support.
                 let framing = framing
                     .ok_or_else(|| NetError::malformed("an HTTP answer without a length"))?;
                 return Ok(Head { status, keep_alive, framing });
@@ -100,7 +100,7 @@ fn read_chunks(connection: &mut Connection) -> Result<Vec<u8>, NetError> {
             return Err(NetError::malformed("an HTTP answer that is too long"));
         }
         body.extend(connection.read_exact(len)?);
-        // Behind a chunk its line's end; behind the last one trailers, which nobody sends.
+        // A chunk is followed by the end of its line, the last one by trailers, which nobody sends.
         if !connection.read_line(MAX_LINE)?.is_empty() {
             return Err(NetError::malformed("a chunk longer than it said"));
         }

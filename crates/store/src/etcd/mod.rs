@@ -1,7 +1,7 @@
-//! A store in etcd (3.4 or later), by the JSON form of its API.
+//! A store in etcd (3.4 or later), using the JSON form of its API.
 //!
-//! An entry's life is a lease's. A lease is shared by all entries that are put for the same time
-//! within a quarter of it, and never renewed: an entry that is put again moves to a newer lease,
+//! An entry lives as long as its lease. All entries that are put with the same TTL within a quarter
+//! of it share a lease, which is never renewed: an entry that is put again moves to a newer lease,
 //! and one that is not ends with its own, at most a quarter too late.
 
 mod http;
@@ -32,7 +32,7 @@ pub(crate) struct EtcdBackend {
     lease: Option<Lease>,
 }
 
-/// A lease that new entries are put under.
+/// A lease for new entries.
 struct Lease {
     id: String,
     ttl: Duration,
@@ -90,7 +90,7 @@ impl EtcdBackend {
         StoreError::Malformed { store: self.url.clone(), why }
     }
 
-    /// 503 and 504 are a cluster without a leader, or one that is busy.
+    /// 503 and 504 mean a cluster without a leader, or a busy one.
     fn refused(&self, status: u16, why: String) -> StoreError {
         match status {
             503 | 504 => self.unavailable("asking", io::Error::other(why)),
@@ -106,7 +106,7 @@ impl EtcdBackend {
         {
             return Ok(lease.id.clone());
         }
-        // From before the call: the server's clock for it starts later.
+        // Taken before the call: the server starts its clock later.
         let granted = Instant::now();
         let seconds = (ttl + ttl / 4).as_secs_f64().ceil().max(1.0) as u64;
         let answer = self.call("/v3/lease/grant", &json!({ "TTL": seconds.to_string() }))?;
@@ -138,7 +138,7 @@ impl EtcdBackend {
         if !answer["header"].is_object() {
             return Err(self.malformed("an odd answer to a transaction"));
         }
-        // What is false is left out of an answer.
+        // JSON answers omit false values.
         Ok(answer["succeeded"].as_bool().unwrap_or(false))
     }
 }

@@ -1,4 +1,4 @@
-//! Against servers that misbehave; `tests/stores/main.rs` has the real one.
+//! Tests against misbehaving servers; `tests/stores/main.rs` has the real one.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Taking turns at a job's directory.
+//! The lock of a job's directory.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -10,8 +10,8 @@ use crate::PATIENCE;
 
 pub(super) const LOCK_NAME: &str = ".bowline-lock";
 
-/// Takes a directory's lock, held until the file is dropped. The kernel gives it back when a
-/// process dies; one that was stopped while it had it makes others give up after a second.
+/// Takes a directory's lock, held until the file is dropped. The kernel releases it when a process
+/// dies; if its holder is stopped, others give up after a second.
 pub(super) fn acquire(dir: &Path) -> io::Result<File> {
     let deadline = Instant::now() + PATIENCE;
     let mut pause = Duration::from_micros(100);
@@ -40,7 +40,7 @@ pub(super) fn try_acquire(dir: &Path) -> io::Result<Option<File>> {
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    // The directory may have been removed, and made again by others, who have a lock of their own.
+    // The directory may have been removed and recreated by others, who then have another lock.
     let (ours, theirs) = (file.metadata()?, std::fs::metadata(&path)?);
     Ok((ours.ino() == theirs.ino() && ours.dev() == theirs.dev()).then_some(file))
 }

@@ -1,7 +1,7 @@
-//! A store that is a directory: `DIR/JOB/KEY`, of one host or on a shared mount.
+//! A store in a directory: `DIR/JOB/KEY`, local to a host or on a shared mount.
 //!
 //! A file is replaced by a rename, so that readers see an entry whole or not at all. Writers of a
-//! job take turns by a lock. A file says itself until when it counts; hosts that share a mount
+//! job are serialised by a lock. Each file contains its expiry time; hosts that share a mount
 //! should agree about the time to well below the life of an entry.
 
 mod lock;
@@ -23,9 +23,9 @@ use crate::owned::Backend;
 use crate::sys::effective_uid;
 use crate::{Key, MAX_VALUE_BYTES, StoreError};
 
-/// What names begin with that are no entries. No key's part does.
+/// Prefix of names that are not entries. No part of a key starts with it.
 const TEMP_PREFIX: &str = ".bowline-tmp-";
-/// How often to start over when somebody removes the directory meanwhile.
+/// How often to start over when the directory is removed meanwhile.
 const MAX_ATTEMPTS: u32 = 4;
 /// How often to look for entries that have expired.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ impl FileBackend {
     }
 
     fn path(&self, key: &Key) -> PathBuf {
-        // `+` is in no key, so that no two keys share a file.
+        // No key contains `+`, so no two keys share a file.
         self.dir.join(key.as_str().replace('/', "+"))
     }
 
@@ -54,8 +54,8 @@ impl FileBackend {
         StoreError::Unavailable { store: self.url.clone(), doing, source, hint: HINT }
     }
 
-    /// Sees that the job's directory is this user's alone: otherwise anybody could send its traffic
-    /// elsewhere. Not following links, which could be anybody's.
+    /// Checks that the job's directory belongs to this user alone: otherwise anybody could redirect
+    /// its traffic. Does not follow links, which anybody could have created.
     fn check_dir(&self) -> Result<(), StoreError> {
         let found = match fs::symlink_metadata(&self.dir) {
             Ok(found) => found,
@@ -104,7 +104,7 @@ impl FileBackend {
         Ok(true)
     }
 
-    /// Removes what has expired, of this job and of those that are gone, now and then.
+    /// Occasionally removes expired entries, of this job and of jobs that are gone.
     fn sweep(&mut self) {
         if self.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
             self.swept = Some(Instant::now());
@@ -136,7 +136,7 @@ impl Backend for FileBackend {
             self.make_dir()?;
             match self.replace_locked(key, seen, new) {
                 Ok(done) => return Ok(done),
-                // Somebody has removed the directory since it was made.
+                // The directory was removed after it was created.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < MAX_ATTEMPTS => {
                 }
                 Err(error) => return Err(self.failed("writing an entry", error)),
@@ -158,17 +158,17 @@ fn read_entry(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(match ExpiryLine::split(&bytes) {
         Some((expires_ms, _)) if expires_ms <= now_ms() => None,
         Some((_, entry)) => Some(entry.to_vec()),
-        // Not ours: passed on as it is, for the caller to complain about or to replace.
+        // Not ours: returned as it is, for the caller to reject or to replace.
         None => Some(bytes),
     })
 }
 
-/// Replaces a file. It is not forced to the disk: no entry outlives its process by much.
+/// Replaces a file. It is not synced to disk: no entry outlives its process by much.
 fn write_entry(path: &Path, entry: &[u8], expires_ms: u64) -> io::Result<()> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    // Hosts that share a mount may have processes of the same number, but not the job's lock at
-    // once.
+    // Hosts that share a mount may have processes with the same ID, but not the job's lock at the
+    // same time.
     let temp = path.with_file_name(format!("{TEMP_PREFIX}{}-{count}", std::process::id()));
     let written = OpenOptions::new()
         .write(true)
@@ -182,13 +182,13 @@ fn write_entry(path: &Path, entry: &[u8], expires_ms: u64) -> io::Result<()> {
         })
         .and_then(|()| fs::rename(&temp, path));
     if written.is_err() {
-        // It may never have been there.
+        // It may never have existed.
         let _ = fs::remove_file(&temp);
     }
     written
 }
 
-/// The first line of a file: until when it counts, in milliseconds of the Unix epoch.
+/// The first line of a file: its expiry time, in milliseconds of the Unix epoch.
 struct ExpiryLine;
 
 impl ExpiryLine {

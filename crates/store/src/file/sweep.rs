@@ -1,4 +1,4 @@
-//! Removing what nobody wants any more.
+//! Removes expired entries.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,12 +10,11 @@ use super::{ExpiryLine, TEMP_PREFIX, now_ms};
 use crate::PATIENCE;
 use crate::entry::MAGIC;
 
-/// A file that was begun this long ago will not be finished.
+/// A file that was started this long ago will not be finished.
 const ABANDONED: Duration = Duration::from_secs(60);
 
-/// Removes expired entries and files that were never finished, of all jobs below `base`, and
-/// directories that are empty then, except `keep`. Whatever does not work now is left to the next
-/// time, and it stops after a while.
+/// Removes expired entries and unfinished files, of all jobs below `base`, and directories that are
+/// then empty, except `keep`. Failures are left to the next sweep, and it stops after a while.
 pub(super) fn sweep(base: &Path, keep: &Path) {
     let deadline = Instant::now() + PATIENCE / 2;
     let Ok(jobs) = fs::read_dir(base) else {
@@ -26,7 +25,7 @@ pub(super) fn sweep(base: &Path, keep: &Path) {
             return;
         }
         let dir = job.path();
-        // Only where a store has been: the directory may be one that is used for other things too.
+        // Only directories of a store: others may share this one.
         if job.file_type().is_ok_and(|t| t.is_dir()) && dir.join(LOCK_NAME).exists() {
             let _ = sweep_job(&dir, dir != keep, deadline);
         }
@@ -34,7 +33,7 @@ pub(super) fn sweep(base: &Path, keep: &Path) {
 }
 
 fn sweep_job(dir: &Path, remove_empty: bool, deadline: Instant) -> io::Result<()> {
-    // Under the lock: an entry that is refreshed now must not be removed as expired.
+    // Under the lock: an entry that is being refreshed must not be removed as expired.
     let Some(_lock) = lock::try_acquire(dir)? else {
         return Ok(());
     };
@@ -52,7 +51,7 @@ fn sweep_job(dir: &Path, remove_empty: bool, deadline: Instant) -> io::Result<()
         }
     }
     if left == 0 && remove_empty {
-        // Whoever waits for this lock finds it gone, and starts over.
+        // A process that waits for this lock finds it gone, and starts over.
         fs::remove_file(dir.join(LOCK_NAME))?;
         fs::remove_dir(dir)?;
     }
@@ -64,7 +63,7 @@ fn is_abandoned(path: &Path) -> bool {
     modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > ABANDONED))
 }
 
-/// Whether it is an entry of ours, and has expired.
+/// Whether it is one of our entries, and has expired.
 fn is_expired(path: &Path) -> bool {
     let mut head = [0; ExpiryLine::LEN + MAGIC.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));

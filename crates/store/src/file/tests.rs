@@ -39,7 +39,7 @@ fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
-/// A process that does nothing, and its way to sign entries.
+/// A process that does nothing, and the owner for its entries.
 fn other_process() -> (Child, Owner) {
     let child = Command::new("sleep").arg("60").spawn().unwrap();
     let owner = Owner::of_process(child.id());
@@ -86,7 +86,7 @@ fn entries_expire_unless_refreshed_and_leave_nothing_behind() {
     std::thread::sleep(short);
     assert_eq!(store.get(&key("a")).unwrap(), None);
     assert_eq!(store.get(&key("b")).unwrap().unwrap(), b"1");
-    // Another job's first write sweeps; a job that is gone goes entirely.
+    // Another job's first write sweeps; a job that is gone is removed entirely.
     dir.open("gone").put(&key("x"), b"1", Duration::ZERO).unwrap();
     fs::write(dir.0.join("job/stranger"), "0").unwrap();
     dir.open("next").put(&key("y"), b"1", TTL).unwrap();
@@ -189,8 +189,8 @@ fn a_lock_that_is_never_given_back_ends_in_an_error_within_bounds() {
     assert_eq!(store.get(&key("a")).unwrap().unwrap(), b"1", "reading needs no lock");
 }
 
-/// Threads with handles of their own are to the directory what processes are: the lock is the open
-/// file's. Two owners race for each key, while somebody keeps removing the directory.
+/// Threads with separate handles act like processes: the lock belongs to the open file. Two owners
+/// race for each key, while a thread keeps removing the directory.
 #[test]
 fn many_writers_and_somebody_who_removes_the_directory() {
     let dir = Dir::new("race");
@@ -236,7 +236,7 @@ fn many_writers_and_somebody_who_removes_the_directory() {
     child.wait().unwrap();
 }
 
-/// Exactly one of many who want a key gets it.
+/// Exactly one of many contenders for a key gets it.
 #[test]
 fn a_race_for_a_key_has_one_winner() {
     let dir = Dir::new("winner");

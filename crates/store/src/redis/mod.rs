@@ -1,7 +1,7 @@
-//! A store in Redis, or in anything else that speaks its protocol.
+//! A store in Redis, or in any server that speaks its protocol.
 //!
-//! The client is our own: what is needed of the protocol is five kinds of replies to four commands,
-//! and the usual client brings two dozen crates into every program that is run.
+//! The client is our own: the protocol takes five kinds of replies to four commands, and the usual
+//! client brings two dozen crates into every program.
 
 mod resp;
 
@@ -21,8 +21,8 @@ use resp::Reply;
 
 const HINT: &str = "start redis-server there or name another store; it is tried again later";
 
-/// Replaces a key's value, or removes it, if it is still the one seen. No value is empty, so that
-/// the empty one stands for none.
+/// Replaces a key's value, or removes it, if it is still the one seen. Values are never empty, so
+/// an empty one stands for none.
 const REPLACE: &str = "\
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end \
 if ARGV[2] == '' then redis.call('DEL', KEYS[1]) \
@@ -70,7 +70,7 @@ impl RedisBackend {
     }
 
     fn refused(&mut self, why: &str) -> StoreError {
-        // A login that was refused holds for the connection.
+        // A refused login persists for the connection.
         self.client.hang_up();
         let hint = match why.split(' ').next().unwrap_or_default() {
             "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => {

@@ -1,4 +1,4 @@
-//! Redis' protocol (RESP2), as far as it is needed.
+//! The part of Redis' protocol (RESP2) that is needed.
 
 use crate::net::{Connection, NetError};
 
@@ -24,7 +24,7 @@ pub(super) fn encode(parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// The answer to a command; a value of more than `max` bytes makes no sense.
+/// Reads the answer to a command; a value of more than `max` bytes is malformed.
 pub(super) fn read(connection: &mut Connection, max: usize) -> Result<Reply, NetError> {
     let line = connection.read_line(MAX_LINE)?;
     let (Some(kind), Some(rest)) = (line.get(..1), line.get(1..)) else {

@@ -1,4 +1,4 @@
-//! What every kind of store has to do.
+//! The checks that every kind of store has to pass.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// Longer than any store takes to notice that a second has passed: etcd's leases last two at least.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A store, and a job of its own in it.
+/// A store, with its own job.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) job: String,
@@ -20,7 +20,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A directory of its own.
+    /// A directory store.
     pub(crate) fn dir() -> Place {
         let job = fresh_job();
         let dir = std::env::temp_dir().join(format!("bowline-stores-{job}"));

@@ -1,6 +1,6 @@
-//! One body of checks over all kinds of stores.
+//! One set of checks for all kinds of stores.
 //!
-//! The directory's need nothing and run always. Redis' and etcd's need their servers:
+//! Those of the directory need nothing and always run. Those of Redis and etcd need servers:
 //! `lab/store/run` starts them and names them in `BOWLINE_STORE_REDIS` and `BOWLINE_STORE_ETCD`.
 
 mod checks;
@@ -52,7 +52,7 @@ mod etcd {
     }
 }
 
-/// Not a check: what [`process::Other`] runs in a process of its own.
+/// Not a check: what [`process::Other`] runs in a separate process.
 #[test]
 fn other_process() {
     process::obey_if_asked();

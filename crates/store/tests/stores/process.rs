@@ -1,4 +1,4 @@
-//! Another process that uses the same store, line by line: this program again.
+//! Another process that uses the same store, controlled line by line: this program again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -9,7 +9,7 @@ use bowline_store::{Store, StoreError, open};
 use crate::checks::{Place, key};
 
 const VARIABLE: &str = "BOWLINE_STORE_TEST_OTHER";
-/// What answers begin with: the test harness writes to the same place.
+/// Prefix of answers: the test harness writes to the same stream.
 const PROMPT: &str = "answer: ";
 
 /// Another process, killed when dropped.
@@ -50,7 +50,7 @@ impl Other {
         loop {
             let mut line = String::new();
             assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "it has ended");
-            // The harness does not end its own line before a test's first.
+            // The harness does not end its own line before a test's first output.
             if let Some((_, answer)) = line.trim_end().split_once(PROMPT) {
                 return answer.to_owned();
             }
@@ -65,7 +65,7 @@ impl Drop for Other {
     }
 }
 
-/// The other process' side: obeys orders until there are no more.
+/// The other process' side: executes commands until there are no more.
 pub(crate) fn obey_if_asked() {
     let Ok(place) = std::env::var(VARIABLE) else {
         return;

@@ -1,4 +1,4 @@
-//! A store's server that dies, stalls and comes back.
+//! A store's server that dies, stalls and restarts.
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -71,7 +71,7 @@ impl Server {
         }
     }
 
-    /// Stops it, or lets it go on.
+    /// Stops it, or resumes it.
     fn signal(&self, signal: &str) {
         let pid = self.child.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
@@ -95,7 +95,7 @@ fn fresh_dir(name: &str) -> PathBuf {
     dir
 }
 
-/// Puts until that works, with the same store.
+/// Puts until that succeeds, with the same store.
 fn put_when_up(store: &mut dyn Store, value: &[u8]) {
     let start = Instant::now();
     while let Err(error) = store.put(&key("a"), value, TTL) {
@@ -104,7 +104,7 @@ fn put_when_up(store: &mut dyn Store, value: &[u8]) {
     }
 }
 
-/// Everything fails soon, and says which store and what to do.
+/// Everything fails soon, and the error names the store and what to do.
 fn is_down(store: &mut dyn Store, url: &str) {
     let start = Instant::now();
     let outcomes = [

@@ -1,8 +1,8 @@
-//! libc's functions that take a path, each with the path led where [`super::shown`] says.
+//! libc's functions that take a path, with the path redirected as [`super::shown`] says.
 //!
 //! Programs find these before libc's own, because the library is preloaded, and they call the next
-//! one of the same name, which is libc's. Paths relative to a descriptor are left alone: who has a
-//! descriptor of a folder in the tree is in the tree already.
+//! function of the same name, which is libc's. Paths relative to a descriptor are not redirected: a
+//! descriptor of a directory in the tree is already inside the tree.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::transmute_copy;
@@ -24,7 +24,7 @@ impl Next {
         Next { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Looks it up. Whoever does so at the same time finds the same.
+    /// Looks it up. Concurrent lookups find the same function.
     fn look(&self) -> *mut c_void {
         // SAFETY: C strings. A handle that is never closed stays good.
         unsafe {
@@ -39,7 +39,7 @@ impl Next {
         }
     }
 
-    /// The function, as what the caller knows it to be; `None` if this libc has none.
+    /// The function, as the type that the caller knows; `None` if this libc lacks it.
     ///
     /// # Safety
     /// `F` must be the type of a pointer to the function of this name.
@@ -59,7 +59,7 @@ impl Next {
     }
 }
 
-/// Declares functions that differ from libc's by where a path leads: which argument that is stands
+/// Declares functions that differ from libc's only by redirecting a path argument, which is named
 /// first.
 macro_rules! led {
     ($(
@@ -87,8 +87,8 @@ macro_rules! led {
     )*};
 }
 
-/// The same for functions whose last argument is there with some flags only. It is handed on as it
-/// is, and where the caller gave none libc does not look at it.
+/// The same for functions whose last argument exists only with some flags. It is passed on
+/// unchanged; if the caller gave none, libc does not read it.
 macro_rules! opening {
     ($(fn $name:ident($($before:ident: $bt:ty,)* *$path:ident, flags);)*) => {$(
         /// As libc's function of this name.

@@ -1,11 +1,11 @@
 //! The files by which programs find devices, where the kernel has none: `/dev/infiniband`,
 //! `/sys/class/infiniband` and `/sys/class/infiniband_verbs`.
 //!
-//! [`interpose`] stands between programs and libc's functions that take a path, and leads these
-//! folders to a [`tree`] of real files that the process makes for itself when it first looks. So
-//! listing, descending and reading need nothing else, and no privilege is asked for. Device nodes
-//! are links to `/dev/null`: the character device that everybody may open, and nothing behind it.
-//! [`sysfs`] knows what the files say.
+//! [`interpose`] intercepts libc's functions that take a path, and redirects these directories to a
+//! [`tree`] of real files that the process creates on first use. So listing, descending and reading
+//! need nothing else, and no privilege is required. Device nodes are links to `/dev/null`: a
+//! character device that everybody may open, with nothing behind it. [`sysfs`] has the contents of
+//! the files.
 
 mod interpose;
 pub(crate) mod sysfs;
@@ -14,11 +14,11 @@ mod tree;
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 
-/// What leads to the tree. In it a folder has the same name.
+/// The directories redirected to the tree, where they have the same names.
 const FOLDERS: [&[u8]; 3] =
     [b"/dev/infiniband", b"/sys/class/infiniband", b"/sys/class/infiniband_verbs"];
 
-/// A path to hand on to libc: the caller's own, or where it leads in the tree.
+/// A path to pass on to libc: the caller's own, or the redirected one.
 enum Shown {
     Own(*const c_char),
     Led(CString),
@@ -33,8 +33,8 @@ impl Shown {
     }
 }
 
-/// Where a path leads. Anything else than our folders passes untouched, without a lock or an
-/// allocation: programs call these functions anywhere, in signal handlers too.
+/// Redirects a path. Other paths pass untouched, without a lock or an allocation: programs call
+/// these functions anywhere, including in signal handlers.
 ///
 /// # Safety
 /// `path` must be null or a C string.
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_program_finds_devices_as_if_the_kernel_had_them() {
-        // The functions stand between this program's `std` and libc, as they do in any other.
+        // The functions also intercept calls of this program's `std`, as in any other program.
         let names: Vec<_> = fs::read_dir("/sys/class/infiniband").unwrap().flatten().collect();
         assert!(!names.is_empty(), "this machine has loopback at least");
         let first = names[0].path();

@@ -1,4 +1,4 @@
-//! What the files of a device say, and the verbs that read them.
+//! The contents of a device's files, and the verbs that read them.
 
 use core::ffi::{c_char, c_int};
 use std::ffi::CStr;
@@ -20,7 +20,7 @@ pub(crate) const CLASS: &str = "/sys/class/infiniband";
 /// Where the nodes that programs open are.
 pub(crate) const VERBS_CLASS: &str = "/sys/class/infiniband_verbs";
 
-/// All files of a device that keep what they say, but for its counters at the moment.
+/// All files of a device with constant contents; its counters have their initial values.
 pub(super) fn files(device: &Device) -> Vec<(String, String)> {
     let digits = format!("{:016x}", device.guid());
     let guid = [&digits[..4], &digits[4..8], &digits[8..12], &digits[12..]].join(":");
@@ -63,8 +63,8 @@ pub(super) fn files(device: &Device) -> Vec<(String, String)> {
     files
 }
 
-/// The counters of a port, as the kernel names them, and below `hw_counters` our own. Data is
-/// counted in words of four bytes, as the standard wants it.
+/// The counters of a port under the kernel's names, and below `hw_counters` our own. Data is
+/// counted in 4-byte words, as the standard requires.
 fn counters(seen: &Counters) -> impl Iterator<Item = (String, String)> {
     let standard = [
         ("port_xmit_data", seen.tx_bytes / 4),
@@ -87,7 +87,7 @@ fn counters(seen: &Counters) -> impl Iterator<Item = (String, String)> {
     standard.into_iter().chain(ours)
 }
 
-/// Brings the counters up to date that a path is about to be read for.
+/// Updates the counters under a path that is about to be read.
 pub(super) fn refresh(root: &Path, path: &[u8]) {
     let Some((device, file)) = std::str::from_utf8(path).ok().and_then(split) else { return };
     if !file.starts_with("ports/1/counters/") && !file.starts_with("ports/1/hw_counters/") {
@@ -96,18 +96,18 @@ pub(super) fn refresh(root: &Path, path: &[u8]) {
     let seen = report::counters_of(device);
     if let Some((_, text)) = counters(&seen).find(|(name, _)| name == file) {
         let to = tree::below(root, &format!("{CLASS}/{}/{file}", device.name));
-        // What was there before stays otherwise.
+        // On failure the old contents stay.
         let _ = tree::write(&to, &text);
     }
 }
 
-/// Whose file a path is, and which.
+/// The device and the file that a path names.
 fn split(path: &str) -> Option<(&'static Device, &str)> {
     let (name, file) = path.strip_prefix(CLASS)?.strip_prefix('/')?.split_once('/')?;
     Some((device::all().iter().find(|d| d.name == name)?, file))
 }
 
-/// The answer to a path, if it is one of ours.
+/// The contents for a path, if it is one of ours.
 fn find(dir: &str, file: &str) -> Option<Option<String>> {
     let path = format!("{dir}/{file}");
     let (device, file) = split(&path)?;
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     })
 }
 
-/// A real file, for whoever asks about another device.
+/// A real file, for requests about other devices.
 fn read(path: &str, max: usize) -> Option<String> {
     let mut bytes = Vec::new();
     std::fs::File::open(path).ok()?.take(max as u64).read_to_end(&mut bytes).ok()?;

@@ -1,5 +1,5 @@
-//! The files themselves: a folder of this process, in memory, made when it is first looked for and
-//! removed when the process ends.
+//! The files themselves: an in-memory directory of this process, created on first use and removed
+//! when the process ends.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -11,10 +11,10 @@ use super::sysfs::{self, CLASS, VERBS_CLASS};
 use crate::device::{self, Device};
 use crate::{env, log};
 
-/// What a tree's name begins with; the process's number follows.
+/// Prefix of a tree's name; the process ID follows.
 const PREFIX: &str = "files-";
 
-/// Where this process's tree is. `None` if programs are to see none, or if it cannot be made.
+/// This process's tree. `None` if programs are to see none, or if it cannot be created.
 ///
 /// A child that was forked uses its parent's.
 pub(super) fn root() -> Option<&'static Path> {
@@ -32,7 +32,7 @@ fn make() -> io::Result<PathBuf> {
     let home = bowline_io::runtime_dir().map_err(io::Error::other)?;
     sweep(&home);
     let root = home.join(format!("{PREFIX}{}", std::process::id()));
-    // One that a process of the same number has left behind.
+    // Left behind by an earlier process with the same ID.
     remove(&root);
     DirBuilder::new().mode(0o700).create(&root)?;
     remove_at_exit(&root);
@@ -52,14 +52,14 @@ pub(super) fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-/// Writes a file as sysfs would have it: a line, which only changes as a whole.
+/// Writes a file as in sysfs: one line, replaced atomically.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, format!("{text}\n"))?;
     fs::rename(&new, path)
 }
 
-/// Adds what there is about a device.
+/// Adds the files of a device.
 fn add(root: &Path, device: &Device) -> io::Result<()> {
     let home = below(root, &format!("{CLASS}/{}", device.name));
     for (file, text) in sysfs::files(device) {
@@ -74,7 +74,7 @@ fn add(root: &Path, device: &Device) -> io::Result<()> {
     fs::create_dir_all(&verbs)?;
     write(&verbs.join("ibdev"), &device.name)?;
     write(&verbs.join("abi_version"), "1")?;
-    // The numbers that the kernel has for such nodes.
+    // The kernel's device numbers for such nodes.
     write(&verbs.join("dev"), &format!("231:{}", 192 + device.index))?;
     symlink(home.join("device"), verbs.join("device"))?;
 
@@ -83,8 +83,8 @@ fn add(root: &Path, device: &Device) -> io::Result<()> {
     symlink("/dev/null", nodes.join(uverbs))
 }
 
-/// The hardware that a device belongs to: that of its interface, or, where it has none, as
-/// loopback, a folder that says no more than what there is.
+/// The hardware that a device belongs to: that of its interface, or, where there is none, as for
+/// loopback, a directory with only what is known.
 fn add_parent(home: &Path, device: &Device, uverbs: &str) -> io::Result<()> {
     let parent = home.join("device");
     let interface = device.interface().map(|(name, _)| name);
@@ -121,11 +121,11 @@ fn sweep(home: &Path) {
     }
 }
 
-/// The tree goes with the process that made it, not with a child.
+/// The process that created the tree removes it, not a child.
 fn remove_at_exit(root: &Path) {
     static TREE: OnceLock<(u32, PathBuf)> = OnceLock::new();
     extern "C" fn at_exit() {
-        // Who holds a lock for ever may hold the allocator's: then the next process sweeps.
+        // A lock that is never released may be the allocator's: then the next process sweeps.
         if let Some((_, root)) = TREE.get().filter(|(pid, _)| *pid == std::process::id())
             && !crate::report::is_stuck()
         {

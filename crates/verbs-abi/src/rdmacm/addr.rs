@@ -1,4 +1,4 @@
-//! Socket addresses as C programs hand them over.
+//! Socket addresses as C programs pass them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! `rdma_getaddrinfo`: names into addresses.
+//! `rdma_getaddrinfo`: resolves names to addresses.
 
 use core::ffi::{c_char, c_int, c_uint};
 use core::ptr::null_mut;
@@ -21,7 +21,7 @@ struct Entry {
     dst: libc::sockaddr_storage,
 }
 
-/// The first address that the resolver gives.
+/// The first address that the resolver returns.
 ///
 /// # Safety
 /// Both must be null or C strings.
@@ -85,7 +85,7 @@ unsafe fn get(
     };
     let source = hints.map_or(Ok(None), |hints| read(hints.ai_src_addr));
     if node.is_null() && service.is_null() {
-        // Without a name there is nothing but what the hints say.
+        // Without a name only the hints count.
         let dst = read(hints.ok_or(Errno::INVAL)?.ai_dst_addr);
         return Ok(make(hints, source?, dst?));
     }
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     }
 }
 
-/// `rdma_resolve_addrinfo`: the result waits for [`rdma_query_addrinfo`], and an event says so.
+/// `rdma_resolve_addrinfo`: stores the result for [`rdma_query_addrinfo`], and queues an event.
 ///
 /// # Safety
 /// `id` must be an identifier; the others as for [`rdma_getaddrinfo`].
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
             }
             // SAFETY: null, or hints by the caller's word.
             if unsafe { hints.as_ref() }.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-                // There is no subnet administrator to ask.
+                // There is no subnet administrator to query.
                 return Err(Errno(libc::ENOTSUP));
             }
             // SAFETY: by the caller's word.
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
     })
 }
 
-/// `rdma_query_addrinfo`: the result of [`rdma_resolve_addrinfo`], which is the program's to free.
+/// `rdma_query_addrinfo`: the result of [`rdma_resolve_addrinfo`], which the program must free.
 ///
 /// # Safety
 /// `id` must be an identifier, `info` a place for a pointer.

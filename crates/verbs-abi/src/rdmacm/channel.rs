@@ -13,7 +13,7 @@ use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
 use crate::sys::Watch;
 
-/// Events that can wait in a channel.
+/// Most events queued in a channel.
 const MAX_EVENTS: usize = 1 << 18;
 /// The longest private data of any message.
 const MAX_DATA: usize = 224;
@@ -34,11 +34,11 @@ impl Public for rdma_event_channel {
 pub(super) struct CmEvent {
     pub(super) public: rdma_cm_event,
     data: [u8; MAX_DATA],
-    /// Whose acknowledgement is waited for.
+    /// The identifier whose destruction waits for the acknowledgement.
     counted: Option<Arc<Id>>,
 }
 
-/// An event that nobody has got yet.
+/// An undelivered event.
 pub(super) struct Waiting(pub(super) Box<CmEvent>);
 
 // SAFETY: the pointers in an event are names of objects; the thread that gets it may be any.
@@ -53,7 +53,7 @@ impl CmEvent {
         Box::new(CmEvent { public, data: [0; MAX_DATA], counted: None })
     }
 
-    /// Adds private data, all of which the program sees: its length is not in the messages.
+    /// Adds private data, all of which the program sees: messages do not carry its length.
     pub(super) fn with_data(mut self: Box<Self>, data: &[u8]) -> Box<CmEvent> {
         let len = data.len().min(MAX_DATA);
         self.data[..len].copy_from_slice(&data[..len]);
@@ -76,7 +76,7 @@ impl CmChannel {
         self.events.push(Waiting(event));
     }
 
-    /// Takes out what is about an identifier; `each` gets it.
+    /// Removes the events of an identifier, and passes them to `each`.
     pub(super) fn take_about(&self, id: *mut rdma_cm_id, mut each: impl FnMut(&rdma_cm_event)) {
         self.events.retain(|waiting| {
             let event = &waiting.0.public;
@@ -88,7 +88,7 @@ impl CmChannel {
         });
     }
 
-    /// Moves what is about an identifier to another channel.
+    /// Moves the events of an identifier to another channel.
     pub(super) fn move_about(&self, id: *mut rdma_cm_id, to: &CmChannel) {
         let mut rest = Vec::new();
         while let Ok(Some(waiting)) = self.events.try_next() {
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     })
 }
 
-/// `rdma_ack_cm_event`: ends an event.
+/// `rdma_ack_cm_event`: frees an event.
 ///
 /// # Safety
 /// `event` must come from [`rdma_get_cm_event`] and not have been acknowledged.

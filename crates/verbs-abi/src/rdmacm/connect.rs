@@ -1,4 +1,4 @@
-//! Connecting, accepting, refusing and parting.
+//! Connects, accepts, rejects and disconnects.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ impl From<CmError> for Errno {
     }
 }
 
-/// Private data behind a header, in a message with room for `N` bytes.
+/// Private data after a header, in a message with space for `N` bytes.
 ///
 /// # Safety
 /// `data` must point to `len` bytes, or be null.
@@ -47,7 +47,7 @@ unsafe fn private_data<const N: usize>(
     Ok(out)
 }
 
-/// What a program asks for, or the defaults.
+/// The program's parameters, or the defaults.
 ///
 /// # Safety
 /// `param` must be null or point to parameters.
@@ -81,7 +81,7 @@ fn has_srq(id: *mut rdma_cm_id, param: &rdma_conn_param) -> bool {
     own.unwrap_or(param.srq != 0)
 }
 
-/// Keeps what the QP will need, cut to what the NIC has.
+/// Stores what the QP will need, limited to what the NIC supports.
 fn remember(inner: &Id, port: &Port, param: &rdma_conn_param) -> Result<(u8, u8), Errno> {
     let most = port.ctx.core()?.config().max_rd_atomic;
     let mut known = inner.state();
@@ -92,7 +92,7 @@ fn remember(inner: &Id, port: &Port, param: &rdma_conn_param) -> Result<(u8, u8)
     Ok((known.responder_resources, known.initiator_depth))
 }
 
-/// Where a connection begins and ends.
+/// The source and destination of a connection.
 fn addresses(inner: &Id) -> Result<(SocketAddr, SocketAddr), Errno> {
     let known = inner.state();
     known.src.zip(known.dst).ok_or(Errno::INVAL)
@@ -128,7 +128,7 @@ fn connect(id: *mut rdma_cm_id, param: &rdma_conn_param) -> Result<(), Errno> {
         req.private_data = unsafe { private_data(&header, data, len) }?;
         Asked::Connection(Box::new(req))
     };
-    // Held, so that an answer finds the identifier, and the identifier its number.
+    // Held, so that the response finds the identifier, and the identifier its ID.
     let mut tables = port.tables();
     let comm = port.connections.call(|cm, now| match &asked {
         Asked::Service(req) => cm.resolve(now, dst.ip(), req),
@@ -140,13 +140,13 @@ fn connect(id: *mut rdma_cm_id, param: &rdma_conn_param) -> Result<(), Errno> {
     id::complete(id)
 }
 
-/// What a peer is asked for.
+/// A request to a peer.
 enum Asked {
     Service(Box<SidrReq>),
     Connection(Box<Req>),
 }
 
-/// A REQ but for its service and private data.
+/// A REQ without its service and private data.
 fn request(
     id: *mut rdma_cm_id,
     inner: &Id,
@@ -216,12 +216,12 @@ fn accept(id: *mut rdma_cm_id, param: &rdma_conn_param) -> Result<(), Errno> {
     }
     let asked = inner.state().req.clone().ok_or(Errno::INVAL)?;
     let (mut param, data) = (*param, data);
-    // More than the peer asks for is of no use.
+    // More than the peer asks for is useless.
     param.responder_resources = param.responder_resources.min(asked.initiator_depth);
     param.initiator_depth = param.initiator_depth.min(asked.responder_resources);
     param.retry_count = asked.retry_count;
     let (responder_resources, initiator_depth) = remember(&inner, &port, &param)?;
-    // What this end sends is bounded by what the peer says of itself.
+    // The peer's values bound what this end sends.
     inner.state().rnr_retry_count = asked.rnr_retry_count;
     let local_qpn = qpn(id, &param);
     inner.state().qpn = local_qpn;
@@ -256,8 +256,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     guard(-1, || minus_one(accept(id, &unsafe { parameters(param) })))
 }
 
-/// Takes the reply to a connect with a QP that the program keeps, or, inside, with the identifier's
-/// own.
+/// Accepts the reply to a connect with a QP that the program manages or, internally, with the
+/// identifier's own.
 pub(super) fn establish(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let inner = handle::find(id)?;
     let (port, comm) = (inner.port()?, inner.comm()?);
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             if !unsafe { (*id).qp }.is_null() {
                 qp::modify(id, inner, IBV_QPS_ERR)?;
             }
-            // The peer may have been first.
+            // The peer may have disconnected first.
             let asked = port.connections.call(|cm, now| cm.disconnect(now, comm))?;
             if asked.is_ok() { id::complete(id) } else { Ok(()) }
         })())

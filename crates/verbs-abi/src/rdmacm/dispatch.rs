@@ -1,4 +1,4 @@
-//! What the connection manager says, as events of the program's channels.
+//! Turns the connection manager's events into events of the program's channels.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, MutexGuard};
@@ -18,7 +18,7 @@ use crate::errno::Errno;
 use crate::guard::guard;
 use crate::{gid, handle, log};
 
-/// Starts the thread that tells the program what happens on a port.
+/// Starts the thread that delivers a port's events to the program.
 pub(super) fn start(port: &Arc<Port>) -> Result<(), Errno> {
     let port = Arc::clone(port);
     let name = format!("bowline-cm-{}", port.device.name);
@@ -34,7 +34,7 @@ pub(super) fn start(port: &Arc<Port>) -> Result<(), Errno> {
     started.map(drop).map_err(|_| Errno::NOMEM)
 }
 
-/// Held while an event is handled: no identifier of the port comes or goes meanwhile.
+/// Held while an event is handled: no identifier of the port is created or destroyed meanwhile.
 type Held<'a> = MutexGuard<'a, Tables>;
 
 fn handle_event(port: &Arc<Port>, event: Event) {
@@ -48,7 +48,7 @@ fn handle_event(port: &Arc<Port>, event: Event) {
             on_request(port, &mut tables, comm, req.service_id, Asked::Service(req));
         }
         event => {
-            // Whoever destroyed it wants to hear no more.
+            // A destroyed identifier gets no more events.
             let Some(Name(id)) = tables.ids.get(&comm).copied() else { return };
             let Ok(inner) = handle::find(id) else { return };
             on_progress(id, inner, event);
@@ -91,11 +91,11 @@ fn fail_qp(id: *mut rdma_cm_id, inner: &Id) {
     }
 }
 
-/// With a QP of its own the connection is established here; otherwise the program is asked.
+/// With its own QP the connection is established here; otherwise the program decides.
 fn on_reply(id: *mut rdma_cm_id, inner: &Id, rep: &Rep) -> Box<CmEvent> {
     {
         let mut known = inner.state();
-        // What the peer does not answer is not asked for.
+        // Do not have more outstanding than the peer serves.
         known.initiator_depth = known.initiator_depth.min(rep.responder_resources);
         known.rnr_retry_count = rep.rnr_retry_count;
         known.rep = Some(Box::new(*rep));
@@ -117,7 +117,7 @@ fn on_reply(id: *mut rdma_cm_id, inner: &Id, rep: &Rep) -> Box<CmEvent> {
     event.public.param.conn = rdma_conn_param {
         private_data: core::ptr::null(),
         private_data_len: 0,
-        // What one end asks for the other answers.
+        // What one end initiates, the other serves.
         responder_resources: rep.initiator_depth,
         initiator_depth: rep.responder_resources,
         flow_control: u8::from(rep.flow_control),
@@ -148,7 +148,7 @@ fn resolved(id: *mut rdma_cm_id, inner: &Id, rep: &SidrRep) -> Box<CmEvent> {
     event.with_data(&rep.private_data)
 }
 
-/// What a peer asks for.
+/// A peer's request.
 enum Asked {
     Connection(Box<Req>),
     Service(Box<SidrReq>),
@@ -190,7 +190,7 @@ fn on_request(
             Asked::Connection(req) => {
                 event.public.param.conn = conn_param(&req);
                 let event = event.with_data(&req.private_data[IpAddressing::LEN..]);
-                // For who brings his own QP up before he accepts.
+                // For programs that bring up their own QP before they accept.
                 state.responder_resources = req.initiator_depth.min(most);
                 state.initiator_depth = req.responder_resources.min(most);
                 state.retry_count = req.retry_count;
@@ -228,7 +228,7 @@ fn new_end(
     Ok(id)
 }
 
-/// A request's parameters, as the end that is asked sees them.
+/// A request's parameters, from the passive end's view.
 fn conn_param(req: &Req) -> rdma_conn_param {
     rdma_conn_param {
         private_data: core::ptr::null(),

@@ -31,7 +31,7 @@ pub(crate) struct Id {
 /// What changes.
 pub(super) struct State {
     pub(super) channel: Arc<CmChannel>,
-    /// The channel is this identifier's own: calls wait for what they begin.
+    /// The identifier has its own channel: calls wait for completion.
     pub(super) sync: Option<Name<rdma_event_channel>>,
     pub(super) port: Option<Arc<Port>>,
     pub(super) src: Option<SocketAddr>,
@@ -39,15 +39,15 @@ pub(super) struct State {
     pub(super) comm: Option<CommId>,
     /// What it listens for, and where.
     pub(super) listens: Vec<(Arc<Port>, ServiceId)>,
-    /// What the peer says.
+    /// The peer's request.
     pub(super) req: Option<Box<Req>>,
     pub(super) rep: Option<Box<Rep>>,
-    /// A peer resolves a datagram service.
+    /// The peer resolves a datagram service.
     pub(super) is_sidr: bool,
     pub(super) psn: Psn,
-    /// This end's queue pair, once it has asked or accepted.
+    /// This end's queue pair, once it has connected or accepted.
     pub(super) qpn: Qpn,
-    /// READs and atomics that this end answers, and asks for, at once.
+    /// READs and atomics that this end serves, and may have outstanding.
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
     pub(super) retry_count: u8,
@@ -61,7 +61,7 @@ pub(super) struct State {
     pub(super) groups: Vec<IpAddr>,
     /// What `rdma_resolve_addrinfo` has found.
     pub(super) resolved: Option<Name<rdma_addrinfo>>,
-    /// The QP's queues were made with it.
+    /// The QP's queues were created with it.
     pub(super) owns_cqs: bool,
 }
 
@@ -90,7 +90,7 @@ impl Id {
         self.state().comm.ok_or(Errno::INVAL)
     }
 
-    /// Looks after the peer of the connection, which is in use now.
+    /// Watches the peer of the connection, which is now established.
     pub(super) fn watch_peer(&self, comm: CommId) {
         let (port, qpn) = {
             let state = self.state();
@@ -135,7 +135,7 @@ fn qp_type_of(ps: c_uint) -> Result<c_uint, Errno> {
     }
 }
 
-/// Makes an identifier; with a channel of its own if it is given none.
+/// Makes an identifier; with its own channel if none is given.
 pub(super) fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -179,13 +179,13 @@ pub(super) fn create(
     Ok(handle::create(public, Arc::new(inner)))
 }
 
-/// Ties an identifier to a device.
+/// Binds an identifier to a device.
 pub(super) fn attach(id: *mut rdma_cm_id, inner: &Id, port: Arc<Port>) {
     // SAFETY: the identifier lives; programs only read these fields.
     unsafe {
         (*id).verbs = port.context.0;
         (*id).port_num = PORT;
-        // Who keeps QPs of his own makes them in the identifier's domain.
+        // Programs that manage their own QPs create them in the identifier's domain.
         if (*id).pd.is_null() {
             (*id).pd = port.pd.0;
         }
@@ -216,14 +216,14 @@ pub(super) fn set_addresses(
     shown.ib.pkey = u16::MAX;
 }
 
-/// The PSN that the peer is to begin with: who keeps QPs of his own asks for it before he connects
-/// or accepts.
+/// The PSN for the peer to start with: programs that manage their own QPs need it before they
+/// connect or accept.
 fn draw_psn() -> Result<Psn, Errno> {
     let drawn: [u8; 4] = bowline_device::random_bytes().map_err(|_| Errno::IO)?;
     Ok(Psn::new(u32::from_le_bytes(drawn)))
 }
 
-/// A source port for who has not chosen one.
+/// A source port for programs that have not chosen one.
 pub(super) fn any_port() -> Result<u16, Errno> {
     let drawn: [u8; 2] = bowline_device::random_bytes().map_err(|_| Errno::IO)?;
     Ok(32_768 + u16::from_le_bytes(drawn) % 28_000)
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// Ends an identifier: the peer is told, events that nobody has got vanish.
+/// Destroys an identifier: the peer is told, undelivered events are dropped.
 pub(super) fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let inner = Arc::clone(handle::find(id)?);
     let (port, comm, listens) = {
@@ -331,7 +331,7 @@ pub(super) fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> 
     let used = own.unwrap_or(channel);
     let to = Arc::clone(handle::find(used)?);
     let port = inner.state().port.clone();
-    // Nothing is added meanwhile.
+    // Locked, so that no event is added meanwhile.
     let tables = port.as_ref().map(|port| port.tables());
     let mut state = inner.state();
     state.channel.move_about(id, &to);
@@ -346,7 +346,7 @@ pub(super) fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> 
     Ok(())
 }
 
-/// In the synchronous mode, waits for the event that a call brings about.
+/// In synchronous mode, waits for the event that a call triggers.
 pub(super) fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let inner = Arc::clone(handle::find(id)?);
     let (channel, is_sync) = {
@@ -369,7 +369,7 @@ pub(super) fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
     }
 }
 
-/// The event of the last synchronous call is the program's to look at until the next one.
+/// The program may read the event of the last synchronous call until the next one.
 fn acknowledge_last(id: *mut rdma_cm_id) {
     // SAFETY: the identifier lives; the event was handed out and not acknowledged.
     unsafe {

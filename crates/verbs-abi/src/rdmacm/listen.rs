@@ -16,12 +16,12 @@ use crate::handle;
 /// The backlog of a program that asks for none.
 const DEFAULT_BACKLOG: usize = 1024;
 
-/// The ports at which an address is heard: one, or all of its family.
+/// The ports that listen for an address: one, or all of its family.
 fn ports_of(addr: IpAddr) -> Result<Vec<Arc<Port>>, Errno> {
     if !addr.is_unspecified() {
         return Ok(vec![port::of_device(port::at(addr)?)?]);
     }
-    // An IPv6 wildcard hears IPv4 too, as sockets do.
+    // An IPv6 wildcard also listens for IPv4, as sockets do.
     let heard = device::all().iter().filter(|d| addr.is_ipv6() || d.addr.is_ipv4());
     let ports: Vec<Arc<Port>> = heard.filter_map(|d| port::of_device(d).ok()).collect();
     if ports.is_empty() { Err(Errno(libc::ENODEV)) } else { Ok(ports) }

@@ -1,10 +1,10 @@
-//! librdmacm's ABI over Bowline's connection manager: no kernel module is asked.
+//! librdmacm's ABI over Bowline's connection manager: no kernel module is involved.
 //!
 //! Every device that a program uses has one open context and one connection manager
-//! ([`bowline_device::Connections`]) in `port`. A thread of each turns what the manager says into
+//! ([`bowline_device::Connections`]) in `port`. A thread of each turns the manager's events into
 //! events of the program's channels (`dispatch`). Identifiers (`id`) are objects as in `handle`. A
-//! port's tables are locked while an event is handled and while an identifier comes or goes, so
-//! that neither sees the other half-done.
+//! port's tables are locked while an event is handled and while an identifier is created or
+//! destroyed, so that neither sees the other half-done.
 
 pub mod abi;
 

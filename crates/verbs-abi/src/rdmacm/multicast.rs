@@ -22,7 +22,7 @@ fn only_sends(flags: u32) -> bool {
     flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 }
 
-/// Joins, and says where the group is. IP does the rest: nobody has to be asked.
+/// Joins a group, and reports its address. IP does the rest: nobody has to be asked.
 fn join(
     id: *mut rdma_cm_id,
     group: IpAddr,
@@ -54,7 +54,7 @@ fn join(
     let mut ah_attr = ibv_ah_attr { is_global: 1, port_num: PORT, ..Default::default() };
     (ah_attr.grh.dgid, ah_attr.grh.hop_limit) = (gid, 1);
     event.public.param.ud = rdma_ud_param {
-        // Where other events have data, this one has what the program gave with its request.
+        // In place of other events' data, this one carries the context of the program's request.
         private_data: context,
         private_data_len: 0,
         ah_attr,

@@ -18,7 +18,7 @@ use crate::pd::ibv_alloc_pd;
 use crate::qp::Qp;
 use crate::{fork, log};
 
-/// A pointer that is a name: who follows it has asked [`crate::handle`] whether it is good.
+/// A pointer used only as a name: check it with [`crate::handle`] before dereferencing it.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Name<T>(pub(super) *mut T);
 
@@ -41,7 +41,7 @@ pub(crate) struct Port {
     pub(super) context: Name<ibv_context>,
     pub(super) ctx: Arc<Context>,
     pub(super) connections: Connections,
-    /// The domain of identifiers that bring none.
+    /// The default domain of identifiers.
     pub(super) pd: Name<ibv_pd>,
     tables: Mutex<Tables>,
     /// Connections whose peers are watched, by the number of this end's queue pair.
@@ -49,7 +49,7 @@ pub(crate) struct Port {
     epoch: u32,
 }
 
-/// Who is who on a port.
+/// The identifiers of a port.
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) ids: HashMap<CommId, Name<rdma_cm_id>>,
@@ -61,8 +61,8 @@ impl Port {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks after the peer of a connection that is in use now, so that its death is heard of. A
-    /// process that is killed says nothing by itself.
+    /// Watches the peer of an established connection, so that its death is noticed. A killed
+    /// process sends nothing.
     pub(super) fn watch(&self, comm: CommId, qpn: Qpn) {
         let Some(interval) = self.ctx.keepalive else { return };
         self.watched().insert(qpn, comm);
@@ -74,7 +74,7 @@ impl Port {
         }
     }
 
-    /// A connection is no longer the program's.
+    /// The program gives up a connection.
     pub(super) fn unwatch(&self, comm: CommId, qpn: Qpn) {
         let mut watched = self.watched();
         if watched.get(&qpn) == Some(&comm) {
@@ -85,7 +85,7 @@ impl Port {
     /// The peer of a queue pair is gone, and so is the connection.
     pub(super) fn peer_lost(&self, qpn: Qpn) {
         let Some(comm) = self.watched().remove(&qpn) else { return };
-        // One that has ended meanwhile needs no end.
+        // Ignore a connection that has ended meanwhile.
         let _ = self.connections.call(|cm, now| cm.peer_lost(now, comm));
     }
 
@@ -136,8 +136,8 @@ pub(super) fn at(addr: IpAddr) -> Result<&'static Device, Errno> {
     found.ok_or(Errno(libc::ENODEV))
 }
 
-/// The device from which an address is reached: the one at the address that the kernel would send
-/// from, or else the first one that is of this host in the same sense.
+/// The device from which an address is reached: the one at the kernel's source address for it, or
+/// else the first one that is local in the same sense.
 pub(super) fn towards(dst: IpAddr) -> Result<&'static Device, Errno> {
     let any: IpAddr = match dst {
         IpAddr::V4(_) => [0; 4].into(),

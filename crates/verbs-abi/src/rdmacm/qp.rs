@@ -1,4 +1,4 @@
-//! Queue pairs of identifiers: made with them, and taken through their states.
+//! Queue pairs of identifiers: created with them, and moved through their states.
 
 use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ const ACCESS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC;
-/// Acknowledgements are waited for 4.096 µs · 2^this, unless the program says otherwise: 67 ms.
+/// Waits 4.096 µs · 2^this for acknowledgements, unless the program sets another timeout: 67 ms.
 pub(super) const ACK_TIMEOUT: u8 = 14;
-/// A receiver that is not ready asks for 82 ms. The kernel's asks for 655: programs count their
-/// retries with that in mind, and some post a receive rather late.
+/// RNR timer of 82 ms. The kernel's is 655: programs choose their retry counts for that, and some
+/// post a receive rather late.
 const MIN_RNR_TIMER: u8 = 26;
 
-/// Attributes for a state, and which of them count.
+/// Attributes for a state, and their mask.
 fn attributes(inner: &Id, state: c_uint) -> Result<(ibv_qp_attr, c_int), Errno> {
     // SAFETY: a plain C struct for which zeroes are valid.
     let mut attr: ibv_qp_attr = unsafe { core::mem::zeroed() };
@@ -40,7 +40,7 @@ fn attributes(inner: &Id, state: c_uint) -> Result<(ibv_qp_attr, c_int), Errno> 
         IBV_QPS_RTR => ready_to_receive(inner, &mut attr)?,
         IBV_QPS_RTS => {
             let known = inner.state();
-            // Each end says at which number the other begins.
+            // Each end chooses the first PSN that the other sends.
             attr.sq_psn = match (&known.req, &known.rep) {
                 (Some(req), _) => req.starting_psn.get(),
                 (None, Some(rep)) => rep.starting_psn.get(),
@@ -155,7 +155,7 @@ pub(super) fn create(
     ready.inspect_err(|_| destroy(id))
 }
 
-/// Queues with channels of their own, for a program that wants to know of none.
+/// Queues with their own channels, for a program that gave none.
 fn make_queues(
     inner: &Id,
     public: &mut rdma_cm_id,
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     guard((), || destroy(id));
 }
 
-/// `rdma_init_qp_attr`: the attributes for a state, for who keeps QPs of his own.
+/// `rdma_init_qp_attr`: the attributes for a state, for programs that manage their own QPs.
 ///
 /// # Safety
 /// `id` must be an identifier; the others must point to what their names say.

@@ -1,4 +1,4 @@
-//! Addresses and routes: which device, from where, to whom.
+//! Addresses and routes: device, source and destination.
 
 use core::ffi::c_int;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use crate::errno::{Errno, minus_one};
 use crate::guard::guard;
 use crate::handle;
 
-/// Ties an identifier to the device of an address, unless that is any.
+/// Binds an identifier to the device of an address, unless that is a wildcard.
 pub(super) fn bind(id: *mut rdma_cm_id, addr: SocketAddr) -> Result<(), Errno> {
     let inner = handle::find(id)?;
     if inner.state().src.is_some() {
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::so
     guard(-1, || minus_one(unsafe { addr::read(addr) }.and_then(|addr| bind(id, addr))))
 }
 
-/// Chooses the device for a destination, and says so.
+/// Chooses the device for a destination, and queues the event.
 pub(super) fn resolve(
     id: *mut rdma_cm_id,
     src: Option<SocketAddr>,
@@ -60,7 +60,7 @@ pub(super) fn resolve(
     id::complete(id)
 }
 
-/// `rdma_resolve_addr`. It takes no time: a device's addresses are those of the host.
+/// `rdma_resolve_addr`. It completes at once: a device's addresses are those of the host.
 ///
 /// # Safety
 /// `id` must be an identifier, `src` null or a socket address, `dst` a socket address.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     })
 }
 
-/// `rdma_resolve_route`. IP finds the way: there is nothing to ask a subnet manager.
+/// `rdma_resolve_route`. IP does the routing: there is no subnet manager to query.
 ///
 /// # Safety
 /// `id` must be an identifier.

@@ -107,14 +107,14 @@ pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
     guard(-1, || minus_one(socket::find(fd).and_then(|socket| socket.shut_down(how))))
 }
 
-/// `rclose`: what was sent arrives first, unless the peer is gone.
+/// `rclose`: delivers what was sent first, unless the peer is gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn rclose(fd: c_int) -> c_int {
     guard(-1, || {
         minus_one(socket::remove(fd).map(|socket| {
             let is_open = socket.lock().phase == Phase::Open;
             if is_open {
-                // A connection that is over needs no farewell.
+                // A connection that is over needs no shutdown.
                 let _ = socket.shut_down(libc::SHUT_RDWR);
             }
         }))
@@ -137,7 +137,7 @@ unsafe fn receive(fd: c_int, buf: *mut u8, len: usize, flags: c_int) -> Result<u
             // SAFETY: room by the caller's word.
             let taken = unsafe { stream.receive(buf.add(done), len - done, peek) };
             let ended = taken == 0 && !stream.readable;
-            // What was read is the peer's again soon.
+            // Return the space that was read to the peer soon.
             stream.progress();
             match stream.error {
                 Some(error) if ended && len > 0 => Err(error),
@@ -168,8 +168,7 @@ unsafe fn send(fd: c_int, buf: *const u8, len: usize, flags: c_int) -> Result<us
     })
 }
 
-/// Moves pieces one after the other until one does not go whole; those behind the first do not
-/// wait.
+/// Transfers pieces one after the other until one is incomplete; only the first one waits.
 ///
 /// # Safety
 /// `iov` must point to `count` pieces.
@@ -234,7 +233,7 @@ pub unsafe extern "C" fn rrecv(fd: c_int, buf: *mut c_void, len: usize, flags: c
     guard(-1, || counted(unsafe { receive(fd, buf.cast(), len, flags) }))
 }
 
-/// `rrecvfrom`: who sent it is known.
+/// `rrecvfrom`: the sender is the stream's peer.
 ///
 /// # Safety
 /// As for [`rrecv`]; `addr` must be null or have room for `*addr_len` bytes.
@@ -348,7 +347,7 @@ pub unsafe extern "C" fn rwritev(fd: c_int, iov: *const libc::iovec, count: c_in
     guard(-1, || counted(unsafe { send_pieces(fd, iov, count, 0) }))
 }
 
-/// Hands an address of a socket out, as much of it as there is room for.
+/// Copies an address of a socket out, as much of it as fits.
 ///
 /// # Safety
 /// `to` must have room for `*len` bytes.

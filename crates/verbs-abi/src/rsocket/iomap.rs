@@ -17,7 +17,7 @@ pub(super) const ENTRY: usize = 8 + RemoteBuffer::LEN;
 pub(super) struct Mapping {
     mr: *mut ibv_mr,
     offset: u64,
-    /// Which of the peer's entries tells of it; none if the peer may not write to it.
+    /// The peer's entry for it; none if the peer may not write to it.
     index: Option<u16>,
     /// The peer has yet to be told.
     pending: bool,
@@ -68,7 +68,7 @@ impl Inner {
         self.mappings.iter().any(|mapping| mapping.pending)
     }
 
-    /// Tells the peer of the next mapping. The caller has asked whether anything can be sent.
+    /// Tells the peer of the next mapping. The caller has checked that something can be sent.
     pub(super) fn tell_of_mapping(&mut self) -> Result<(), Errno> {
         let Some(mapping) = self.mappings.iter_mut().find(|mapping| mapping.pending) else {
             return Ok(());
@@ -100,7 +100,7 @@ impl Stream {
         unsafe { self.write(Message::Map(index), entry.as_ptr(), ENTRY, to) }
     }
 
-    /// Where an offset of the peer's mappings leads, and how far.
+    /// The peer's memory at an offset of its mappings, and its length.
     fn mapped(&self, offset: u64) -> Option<RemoteBuffer> {
         (0..usize::from(self.sizes.maps)).find_map(|index| {
             let mut entry = [0; ENTRY];
@@ -118,7 +118,8 @@ impl Stream {
         })
     }
 
-    /// Writes as much as one request takes to the peer's mapped memory; how many bytes.
+    /// Writes as much as one request takes to the peer's mapped memory; returns the number of
+    /// bytes.
     ///
     /// # Safety
     /// `from` must point to `len` bytes.

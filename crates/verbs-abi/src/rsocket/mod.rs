@@ -1,7 +1,7 @@
-//! Sockets over RDMA, as `<rdma/rsocket.h>` has them: streams, on the wire as librdmacm's own.
+//! Sockets over RDMA, as in `<rdma/rsocket.h>`: streams, compatible with librdmacm on the wire.
 //!
-//! A socket is an identifier of the connection manager with a channel of its own, whose descriptor
-//! is the socket's ([`socket`]). Once connected it has a [`stream`]: a queue pair, and buffers that
+//! A socket is an identifier of the connection manager with its own channel, whose descriptor is
+//! the socket's ([`socket`]). Once connected it has a [`stream`]: a queue pair, and buffers that
 //! the peer writes to. Bytes are copied once at each end ([`transfer`]), or not at all into memory
 //! that the peer has mapped ([`iomap`]).
 

@@ -1,5 +1,4 @@
-//! Options of sockets. Those that mean something are acted upon; those that mean something to TCP
-//! alone are kept.
+//! Socket options. Meaningful ones take effect; those that are meaningful only to TCP are stored.
 
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -53,7 +52,7 @@ impl Inner {
             _ => return Err(Errno(libc::ENOPROTOOPT)),
         };
         if self.stream.is_some() {
-            // The queue pair has its size.
+            // The queue pair's size is fixed already.
             return Err(Errno::INVAL);
         }
         let asked = number.and_then(|n| u32::try_from(n).ok()).ok_or(Errno::INVAL)?;

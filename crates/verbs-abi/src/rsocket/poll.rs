@@ -1,4 +1,4 @@
-//! Waiting for several sockets, and other descriptors beside them.
+//! Waits for several sockets, and other descriptors beside them.
 
 use core::ffi::{c_int, c_short};
 use std::os::fd::RawFd;
@@ -9,13 +9,13 @@ use super::socket::{self, Phase, Socket};
 use crate::errno::{Errno, minus_one};
 use crate::guard::guard;
 
-/// How long to look again and again before sleeping.
+/// How long to poll before sleeping.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long to sleep at most before looking.
+/// Longest sleep before polling again.
 const NAP: Duration = Duration::from_millis(500);
 
 impl Socket {
-    /// What of `events` holds now.
+    /// Which of `events` are ready now.
     fn ready(&self, events: c_short) -> c_short {
         let mut inner = self.lock();
         if inner.phase == Phase::Listening {
@@ -73,7 +73,7 @@ fn plain_ready(fd: RawFd, events: c_short) -> c_short {
     if unsafe { libc::poll(&raw mut one, 1, 0) } < 0 { 0 } else { one.revents }
 }
 
-/// Looks at all of them; how many have something.
+/// Checks all of them; returns how many are ready.
 fn look(fds: &mut [libc::pollfd], sockets: &[Option<Arc<Socket>>]) -> c_int {
     let mut count = 0;
     for (entry, socket) in fds.iter_mut().zip(sockets) {
@@ -126,7 +126,7 @@ fn poll(fds: &mut [libc::pollfd], timeout_ms: c_int) -> Result<c_int, Errno> {
             sleep(fds, &sockets, left)?;
             armed = false;
         } else if begin.elapsed() > SPIN {
-            // What completes before this raises no event: it is looked for once more.
+            // Completions before arming raise no event: check once more.
             sockets.iter().flatten().for_each(|socket| _ = socket.arm());
             armed = true;
         }
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn rselect(
 unsafe fn answer(fds: &[libc::pollfd], sets: &[(*mut libc::fd_set, c_short); 3]) -> c_int {
     let mut found = 0;
     for (set, event) in sets.iter().filter(|(set, _)| !set.is_null()) {
-        // A connection that is over can be read from and written to: either says so.
+        // A closed connection is both readable and writable.
         let counts = match *event {
             libc::POLLPRI => libc::POLLPRI,
             event => event | libc::POLLHUP | libc::POLLERR,

@@ -1,4 +1,4 @@
-//! Sockets: what a descriptor stands for, from its making to its end.
+//! Sockets, from creation to close.
 
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
@@ -18,21 +18,21 @@ use crate::rdmacm::{
     rdma_migrate_id, rdma_reject, rdma_resolve_addr, rdma_resolve_route,
 };
 
-/// How long a call looks again and again before it sleeps.
+/// How long a call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long it sleeps at most before it looks for itself.
+/// Longest sleep before it polls again.
 const NAP_MS: c_int = 500;
 
-/// Where a socket is.
+/// The state of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Fresh,
     Listening,
-    /// REQ or REP is out.
+    /// REQ or REP has been sent.
     Opening,
     /// There is, or was, a connection.
     Open,
-    /// There was to be one.
+    /// A connection attempt failed.
     Failed,
 }
 
@@ -44,9 +44,9 @@ pub(super) struct Inner {
     pub(super) sizes: Sizes,
     pub(super) mappings: Vec<Mapping>,
     pub(super) stream: Option<Stream>,
-    /// What `SO_ERROR` tells, once.
+    /// The error that `SO_ERROR` returns, once.
     pub(super) error: Option<Errno>,
-    /// Options that are kept for who asks: level, name, value.
+    /// Stored options: level, name, value.
     pub(super) kept: Vec<(c_int, c_int, Vec<u8>)>,
 }
 
@@ -185,7 +185,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes the next connection: it is usable as soon as the peer has said that it is there.
+    /// Accepts the next connection: usable once the peer has confirmed it.
     pub(super) fn accept(&self) -> Result<Arc<Socket>, Errno> {
         loop {
             let told = {
@@ -273,7 +273,7 @@ impl Socket {
         }
     }
 
-    /// Waits until the connection is there, or has failed.
+    /// Waits until the connection is established, or has failed.
     pub(super) fn opened(&self, blocking: bool) -> Result<(), Errno> {
         loop {
             let mut inner = self.lock();
@@ -320,16 +320,15 @@ impl Socket {
                 inner.hear()?;
                 armed = false;
             } else if begin.elapsed() > SPIN {
-                // What completes between the last look and this raises no event: it is looked for
-                // once more.
+                // Completions between the last check and arming raise no event: check once more.
                 stream.arm();
                 armed = true;
             }
         }
     }
 
-    /// Sends `len` bytes through `send`, which gets how many are done and how many are left; how
-    /// many were sent.
+    /// Sends `len` bytes through `send`, which gets how many are done and how many are left;
+    /// returns how many were sent.
     pub(super) fn send_all(
         &self,
         len: usize,
@@ -362,7 +361,7 @@ impl Socket {
         Ok(done)
     }
 
-    /// Says that no more comes, or goes, or both; waits until the peer has all.
+    /// Shuts down receiving, sending, or both; waits until the peer has received everything.
     pub(super) fn shut_down(&self, how: c_int) -> Result<(), Errno> {
         let message = {
             let mut inner = self.lock();
@@ -399,7 +398,7 @@ impl Socket {
     }
 }
 
-/// Parameters with a greeting. The rest is as other rsockets ask for.
+/// Parameters with a greeting. The rest is as in other rsockets.
 fn conn_param(data: &[u8; Hello::LEN]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast::<c_void>(),
@@ -447,7 +446,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes what the connection manager has to say.
+    /// Handles the connection manager's events.
     pub(super) fn hear(&mut self) -> Result<(), Errno> {
         if self.phase == Phase::Listening {
             return Ok(());
@@ -462,7 +461,8 @@ impl Inner {
         let Some(stream) = self.stream.as_mut() else { return };
         let failure = match (told.kind, self.phase) {
             (RDMA_CM_EVENT_ESTABLISHED, Phase::Opening) => {
-                // The end that asks gets the answer's greeting; the other has had the question's.
+                // The active end gets the greeting of the reply; the passive one has had that of
+                // the request.
                 if let (None, Some(hello)) = (stream.peer(), &told.hello) {
                     stream.meet(hello);
                 }
@@ -478,7 +478,7 @@ impl Inner {
             (RDMA_CM_EVENT_CONNECT_ERROR, _) => told.status.abs(),
             (RDMA_CM_EVENT_DISCONNECTED, Phase::Opening) => libc::ECONNRESET,
             (RDMA_CM_EVENT_DISCONNECTED, _) => {
-                // What the peer sent before stays to be read.
+                // Data that the peer sent before can still be read.
                 stream.progress();
                 return stream.end(None);
             }

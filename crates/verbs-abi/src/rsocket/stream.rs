@@ -1,9 +1,9 @@
-//! One end of a connected stream: buffers, credits, and what completions mean.
+//! One end of a connected stream: buffers, credits, and the handling of completions.
 //!
 //! The sender writes into the receiver's memory. Each end has one receive buffer in two halves,
-//! which it offers to the peer one after the other by writing their place into the peer's target
-//! list. A write comes with 32 bits that say what it is ([`Message`]). Those take a receive at the
-//! peer, so data messages are counted, and the peer says how far the count may go.
+//! which it offers to the peer one after the other by writing their address into the peer's target
+//! list. Each write carries 32 bits that describe it ([`Message`]). These consume a receive at the
+//! peer, so data messages are counted, and the peer grants credit for them.
 
 use core::ffi::{c_int, c_uint};
 use std::collections::VecDeque;
@@ -25,16 +25,16 @@ use crate::rdmacm::{rdma_create_qp, rdma_destroy_qp};
 
 /// Entries of a target list.
 const TARGETS: usize = 2;
-/// Where mapped memory is told of, behind the target list.
+/// Offset of the entries for mapped memory, after the target list.
 pub(super) const MAPS_AT: usize = TARGETS * RemoteBuffer::LEN;
-/// Control messages that may be outstanding: the peer keeps no count of them.
+/// Control messages that may be outstanding: the peer does not count them.
 const CONTROLS: u32 = 4;
 /// Marks receives among completions.
 const RECEIVE: u64 = 1 << 63;
 /// Completions taken at a time.
 const BATCH: usize = 32;
 
-/// How large a stream is.
+/// The sizes of a stream's queues and buffers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) sends: u16,
@@ -87,10 +87,10 @@ pub(super) struct Stream {
     /// Work requests, and control messages among them, that may still be posted.
     pub(super) slots: u32,
     controls: u32,
-    /// Data messages sent, and up to which number they may be.
+    /// Data messages sent, and the number up to which they may be.
     pub(super) sent: u16,
     allowed: u16,
-    /// The peer's free buffers, as it writes them here and as they were found.
+    /// The peer's free buffers: the list that it writes here, and the entries found so far.
     pub(super) targets: Region,
     next_target: usize,
     pub(super) ready: VecDeque<RemoteBuffer>,
@@ -100,10 +100,10 @@ pub(super) struct Stream {
     pub(super) arrived: VecDeque<u32>,
     pub(super) arrived_bytes: usize,
     pub(super) read_at: usize,
-    /// Bytes read and not offered again, and where those begin.
+    /// Bytes read but not offered again, and their offset.
     pub(super) freed: usize,
     free_at: usize,
-    /// Data messages read, and at which number the peer is told.
+    /// Data messages read, and the number at which the peer is told.
     pub(super) taken: u16,
     announce_at: u16,
     armed: bool,
@@ -175,7 +175,7 @@ impl Stream {
             if self.channel.is_null() {
                 return Err(Errno::last());
             }
-            // The stream sleeps on the descriptor, and never in a call.
+            // The stream sleeps on the descriptor, never in a call.
             libc::fcntl((*self.channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
             self.cq = ibv_create_cq(verbs, entries, none, self.channel, 0);
             if self.cq.is_null() {
@@ -199,7 +199,7 @@ impl Stream {
         self.sizes.receive_bytes as usize / 2
     }
 
-    /// What the peer is to know.
+    /// The greeting for the peer.
     pub(super) fn hello(&self) -> Hello {
         let (targets, into) = (&self.targets, &self.into);
         let list = RemoteBuffer { addr: targets.addr(0), key: targets.rkey(), len: TARGETS as u32 };
@@ -213,7 +213,7 @@ impl Stream {
         }
     }
 
-    /// Takes what the peer says of itself.
+    /// Handles the peer's greeting.
     pub(super) fn meet(&mut self, hello: &Hello) {
         let Hello { big_endian, targets, maps, .. } = *hello;
         self.peer = Some(Peer { big_endian, targets, next: 1, maps });
@@ -266,7 +266,7 @@ impl Stream {
         }
     }
 
-    /// Writes to the peer, with `message` unless that is for this end alone.
+    /// Writes to the peer, with `message` unless that is only for this end.
     pub(super) fn post(
         &self,
         message: Message,
@@ -302,7 +302,7 @@ impl Stream {
         self.post(message, &mut [], false, RemoteBuffer::default()).map(|()| true)
     }
 
-    /// Tells the peer of what it may use again, once that is worth a message.
+    /// Returns credit to the peer, once that is worth a message.
     fn give_credits(&mut self) -> Result<(), Errno> {
         let half = self.half();
         let due = self.taken.wrapping_sub(self.announce_at) as i16 >= 0;
@@ -329,7 +329,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes completions, and answers them.
+    /// Polls completions, and handles them.
     pub(super) fn progress(&mut self) {
         if let Err(error) = self.try_progress() {
             self.end(Some(error));
@@ -383,7 +383,7 @@ impl Stream {
         if self.connected { self.post_receive() } else { Ok(()) }
     }
 
-    /// The peer says that it has written so many bytes. It cannot have, beyond what it was offered.
+    /// The peer reports that it has written so many bytes; it cannot exceed what it was offered.
     fn on_data(&mut self, len: usize) -> Result<(), Errno> {
         let offered = 2 * self.half() - self.freed;
         if self.arrived_bytes + len > offered || self.arrived.len() >= usize::from(u16::MAX) {
@@ -394,9 +394,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what the peer has written into the target list. It writes the entries by turns, and
-    /// one again only after what it said has been used, so that an entry that was taken can be
-    /// cleared.
+    /// Reads the peer's entries in the target list. It writes them in turn, and reuses one only
+    /// after its previous contents have been used, so an entry can be cleared once read.
     fn look_at_targets(&mut self) {
         for _ in 0..TARGETS {
             let (mut entry, at) = ([0; RemoteBuffer::LEN], self.next_target * RemoteBuffer::LEN);
@@ -442,7 +441,7 @@ impl Stream {
         }
     }
 
-    /// Takes the events that have woken it.
+    /// Consumes the wake-up events.
     pub(super) fn disarm(&mut self) {
         let (mut cq, mut context) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: the channel lives, and does not block.

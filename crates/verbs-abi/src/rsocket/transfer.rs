@@ -1,17 +1,17 @@
-//! Bytes into a stream and out of it.
+//! Sends and receives a stream's bytes.
 
 use super::stream::Stream;
 use super::wire::{Message, RemoteBuffer};
 use crate::abi::ibv_sge;
 use crate::errno::Errno;
 
-/// The longest write: long enough for its cost to vanish, short enough for the peer to read while
-/// the next is sent.
+/// The longest write: long enough to amortise its cost, short enough for the peer to read while the
+/// next is sent.
 pub(super) const MAX_TRANSFER: usize = 128 << 10;
 
 impl Stream {
-    /// Sends as much as one write takes; how many bytes. The caller has asked whether anything can
-    /// be sent.
+    /// Sends as much as one write takes; returns the number of bytes. The caller has checked that
+    /// something can be sent.
     ///
     /// # Safety
     /// `from` must point to `len` bytes.
@@ -65,7 +65,7 @@ impl Stream {
         self.post(message, &mut pieces[..count], false, to)
     }
 
-    /// Copies what has arrived to the program; how many bytes. With `peek` it stays.
+    /// Copies received bytes to the program; returns how many. With `peek` they stay.
     ///
     /// # Safety
     /// `to` must point to room for `len` bytes.
@@ -90,7 +90,7 @@ impl Stream {
         self.arrived_bytes -= len;
         self.freed += len;
         let mut left = len as u32;
-        // A message that is read to its end gives its credit back.
+        // A message that is read completely returns its credit.
         while let Some(message) = self.arrived.front_mut() {
             let taken = left.min(*message);
             *message -= taken;

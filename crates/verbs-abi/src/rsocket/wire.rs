@@ -1,5 +1,4 @@
-//! What the two ends of a stream tell each other: private data when they connect, and 32 bits with
-//! every write.
+//! The wire format of a stream: private data on connecting, and 32 bits with every write.
 
 /// A piece of memory at the other end, as both ends write it into each other's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +12,7 @@ impl RemoteBuffer {
     /// Bytes of an entry in memory.
     pub(super) const LEN: usize = 16;
 
-    /// As the reader's CPU wants it.
+    /// In the byte order of the reader's CPU.
     pub(super) fn to_memory(self, big_endian: bool) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         if big_endian {
@@ -41,7 +40,7 @@ impl RemoteBuffer {
     }
 }
 
-/// Whether this CPU is one of the few.
+/// Whether this CPU is big-endian.
 pub(super) const IS_BIG_ENDIAN: bool = cfg!(target_endian = "big");
 
 /// The private data of REQ and REP.
@@ -52,7 +51,7 @@ pub(super) struct Hello {
     pub(super) credits: u16,
     /// Entries for mapped memory behind the target list.
     pub(super) maps: u16,
-    /// Where to say which receive buffers are free: its length is in entries.
+    /// Where to write which receive buffers are free: its length is in entries.
     pub(super) targets: RemoteBuffer,
     /// The first receive buffer.
     pub(super) buffer: RemoteBuffer,
@@ -76,7 +75,7 @@ impl Hello {
         out
     }
 
-    /// Nothing if it is of another protocol or version.
+    /// `None` if it is of another protocol or version.
     pub(super) fn decode(bytes: &[u8]) -> Option<Hello> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk()?;
         let buffer = |at: usize| {
@@ -116,11 +115,11 @@ pub(super) enum Message {
     Map(u16),
     /// The other end is gone.
     Disconnect,
-    /// Somebody wants to know whether this end is there.
+    /// A check whether this end is there.
     KeepAlive,
     /// The other end sends no more.
     Shutdown,
-    /// A write to mapped memory. It is never sent: a completion has it.
+    /// A write to mapped memory. Never sent: it only appears in a completion.
     Direct(u32),
 }
 

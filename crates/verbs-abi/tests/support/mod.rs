@@ -1,4 +1,4 @@
-//! What the tests share: a C program's view of the verbs, with less typing.
+//! Test helpers: a C program's view of the verbs, with less typing.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 #![allow(
@@ -23,8 +23,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const REMOTE: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 pub const ALL_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE | REMOTE;
 
-/// Devices on addresses of this process's own, unless the environment names others: two that its
-/// tests share, and a third for who leaves an address to peers that go on sending there.
+/// Devices on this process's own addresses, unless the environment names others: two that its tests
+/// share, and a third for tests that leave an address to peers that keep sending there.
 pub fn set_up() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

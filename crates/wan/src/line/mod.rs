@@ -1,4 +1,4 @@
-//! One direction of the link: what was read, when it is due, and as what it leaves. No IO.
+//! One direction of the link: stores packets, and decides when and as what they leave. No IO.
 
 #[cfg(test)]
 mod tests;
@@ -16,15 +16,15 @@ use crate::vnet::{VNET_BYTES, VnetHeader};
 
 /// Segments of one superpacket that arrive within this time leave together, when the last is due.
 const SPAN_NS: u64 = 100_000;
-/// What a write costs the emulator, at most: a call, and a nanosecond for so many bytes. Anything
-/// on top is the far end's protocol at work.
+/// What a write costs the emulator, at most: a call, and a nanosecond for so many bytes. The rest
+/// is protocol processing of the far end.
 const CALL_NS: u64 = 5_000;
 const BYTES_PER_NS: u64 = 4;
 /// Packets held at most, whatever their size: small ones cost more than their bytes.
 const MAX_RECORDS: usize = 1 << 21;
-/// More than the emulator carries, for the size of a ring where there is no rate.
+/// More than the emulator can carry; sizes the ring if there is no rate.
 const UNLIMITED_BPS: u64 = 20_000_000_000;
-/// The most that any ring has.
+/// Largest ring.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Which way a line goes.
@@ -38,33 +38,32 @@ pub enum Direction {
 
 /// One direction of an emulated link.
 ///
-/// Read a packet into [`buffer`](Line::buffer) and say so with [`admit`](Line::admit); write
-/// what [`release`](Line::release) gives, until it gives nothing; come back at
+/// Read a packet into [`buffer`](Line::buffer) and call [`admit`](Line::admit); write what
+/// [`release`](Line::release) returns, until it returns nothing; call again at
 /// [`next_due`](Line::next_due). Time is monotonic.
 pub struct Line {
     link: Link,
     ring: Ring,
-    /// Where the buffer is that was handed out last.
+    /// Offset of the last buffer handed out.
     buffer_at: usize,
-    /// Packets of which something is still to leave, and those that wait for older ones to be
-    /// freed.
+    /// Packets with parts that have not left, and those that wait for older ones to be freed.
     records: VecDeque<Record>,
     /// Number of the first record.
     first_record: u64,
-    /// In order of time, as the link keeps them.
+    /// In order of time, as on the link.
     pieces: VecDeque<Piece>,
-    /// What the link holds back so that others overtake it.
+    /// Pieces that are delayed so that others overtake them.
     overtaken: BinaryHeap<Reverse<Piece>>,
-    /// The record that the last release came from, which may be freed by now.
+    /// The record of the last release, which may now be freed.
     leaving: Option<u64>,
     headers: Vec<u8>,
-    /// When the last release should have been, and until when the far end was busy with it.
+    /// When the last release was due, and until when the far end was busy with it.
     ideal: Time,
     far_end_free_at: Time,
     last_write_bytes: u64,
-    /// What the link becomes, and when.
+    /// The link's next configuration, and when it applies.
     step: Option<(Time, LinkConfig)>,
-    /// Sum over segments of what waited when they came.
+    /// Sum over segments of the queue length at their arrival.
     queue_sum: u128,
     counters: Counters,
     lateness: Lateness,
@@ -134,12 +133,12 @@ impl Line {
         }
     }
 
-    /// From a time on the link has another rate, delay and queue. Its loss stays as it is.
+    /// Changes the link's rate, delay and queue at a time. Its loss stays the same.
     pub fn set_step(&mut self, at: Time, config: LinkConfig) {
         self.step = Some((at, config));
     }
 
-    /// Where the next packet is to be read to; `None` if too much is held already.
+    /// Where to read the next packet to; `None` if too much is held already.
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
         if self.records.len() >= MAX_RECORDS {
             return None;
@@ -149,10 +148,10 @@ impl Line {
         Some(space)
     }
 
-    /// Takes the packet of `len` bytes, the device's header included, that was read into the buffer
-    /// at `now` and may have waited for that since `since`.
+    /// Admits the packet of `len` bytes, the device's header included, that was read into the
+    /// buffer at `now` and may have been waiting since `since`.
     pub fn admit(&mut self, since: Time, now: Time, len: usize) {
-        // Those in front of it would have kept it waiting anyway.
+        // The packets before it would have delayed it anyway.
         self.read_lateness.log(now.nanos_since(since.max(self.link.free_at())), 1);
         let bytes = self.ring.slice(self.buffer_at, len.min(MAX_READ));
         let Some((vnet, packet)) = bytes.split_first_chunk::<VNET_BYTES>() else {
@@ -167,7 +166,7 @@ impl Line {
         let record = self.first_record + self.records.len() as u64;
         let (pending, end) = self.draw_fates(now, record, &packet, is_ecn_capable);
         if pending > 0 {
-            // What came after the last survivor takes no room.
+            // What follows the last surviving segment takes no space.
             let len = VNET_BYTES + packet.payload(&(0..end)).end;
             self.ring.keep(self.buffer_at, len);
             self.records.push_back(Record { start: self.buffer_at, len, packet, pending });
@@ -175,7 +174,8 @@ impl Line {
         self.counters.packets += 1;
     }
 
-    /// Sends every segment over the link; how many pieces came of it, and the end of the last.
+    /// Sends every segment over the link; returns the number of resulting pieces, and the end of
+    /// the last.
     fn draw_fates(
         &mut self,
         now: Time,
@@ -279,7 +279,7 @@ impl Line {
         let bytes = self.ring.slice(record.start, record.len);
         let segments = piece.segments();
         self.last_write_bytes = record.packet.payload(&segments).len() as u64;
-        // Whole, as most are: the headers are right as they are.
+        // Complete, as most are: the headers can stay.
         let is_whole = segments.len() == record.packet.segments();
         if is_whole && !piece.is_marked && piece.corrupt_bit.is_none() {
             let (headers, payload) = bytes.split_at(VNET_BYTES);
@@ -320,7 +320,7 @@ impl Line {
         }
     }
 
-    /// Frees what the last release came from, and what waited for it.
+    /// Frees the record of the last release, and those that waited for it.
     fn free_left(&mut self) {
         let Some(number) = self.leaving.take() else { return };
         self.records[(number - self.first_record) as usize].pending -= 1;
@@ -335,11 +335,11 @@ impl Line {
         }
     }
 
-    /// Says how much CPU time it took to write what was released last.
+    /// Records how much CPU time it took to write the last release.
     ///
-    /// The kernel does the far end's share of TCP or UDP within that call: it may think about one
-    /// acknowledgement for a millisecond and more, when a large window has many holes. What is due
-    /// meanwhile waits for the far end, as on any host, and not for the link.
+    /// Within that call the kernel also does the far end's share of TCP or UDP: it may process one
+    /// acknowledgement for a millisecond and more, when a large window has many holes. Packets that
+    /// become due meanwhile wait for the far end, as on any host, and not for the link.
     pub fn write_took(&mut self, cpu_ns: u64) {
         let own_ns = CALL_NS + self.last_write_bytes / BYTES_PER_NS;
         let far_end_ns = cpu_ns.saturating_sub(own_ns);
@@ -349,12 +349,12 @@ impl Line {
         }
     }
 
-    /// Says that a packet was dropped because [`buffer`](Line::buffer) had no room.
+    /// Counts a packet that was dropped because [`buffer`](Line::buffer) had no space.
     pub fn count_overflow(&mut self) {
         self.counters.overflows += 1;
     }
 
-    /// Says that the device at the far end refused what was released.
+    /// Counts a release that the device at the far end rejected.
     pub fn count_refused_write(&mut self) {
         self.counters.refused_writes += 1;
     }
@@ -386,14 +386,14 @@ impl Line {
     }
 }
 
-/// What a link holds when it and its queue are full, and some more: a packet of which a part is
-/// lost keeps its place whole, and packets wait for those that were read before.
+/// What a link holds when it and its queue are full, and some more: a packet that is partly lost
+/// keeps all its space, and packets wait for those that were read before.
 fn ring_bytes(profile: &LinkProfile) -> usize {
     let config = &profile.config;
     let rate = config.rate_bps.unwrap_or(UNLIMITED_BPS);
     let delay_ns = config.delay_ns.saturating_add(profile.faults.jitter_ns);
     let flying = delay_ns as f64 / 1e9 * rate as f64 / 8.0;
-    // Without a rate nothing waits, and a queue that takes minutes to empty is never filled.
+    // Without a rate nothing is queued, and a queue that takes minutes to drain is never full.
     let waiting = config.rate_bps.map_or(0, |rate| config.queue_bytes.min(rate / 8 * 60));
     let bytes = ((flying + waiting as f64) * 1.5) as u64 + (16 << 20);
     usize::try_from(bytes.min(MAX_BYTES)).unwrap_or(usize::MAX)

@@ -1,4 +1,4 @@
-//! One direction by what comes out of it.
+//! Tests of one direction by its output.
 
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ fn feed(line: &mut Line, now: Time, bytes: &[u8]) {
     line.admit(now, now, bytes.len());
 }
 
-/// Everything that is on its way: when it came out, and the numbers of its segments.
+/// Everything in transit: when it came out, and the numbers of its segments.
 fn drain(line: &mut Line, size: usize) -> Vec<(Time, Vec<u32>)> {
     let mut out = Vec::new();
     while let Some(due) = line.next_due() {
@@ -100,7 +100,7 @@ fn a_full_queue_drops_the_tail_of_a_superpacket() {
     feed(&mut line, Time::ZERO, &superpacket(0, 40, 1250 - HEADERS));
     assert_eq!(line.counters().tail_drops, 30);
     assert_eq!(line.counters().peak_queue_bytes, 12_500);
-    // And what is dropped takes no room.
+    // And dropped segments take no space.
     assert_eq!(line.records[0].len, VNET_BYTES + HEADERS + 10 * (1250 - HEADERS));
     assert_eq!(numbers(drain(&mut line, 1250 - HEADERS)), (0..10).collect::<Vec<u32>>());
 }
@@ -126,7 +126,7 @@ fn who_waits_for_a_busy_far_end_is_not_late() {
     assert!(line.release(Time::from_micros(1_000)).is_some());
     line.write_took(2_000_000);
     assert!(line.release(Time::from_micros(3_010)).is_some());
-    // Moments are the link's to make up for.
+    // The link makes up for short delays.
     line.write_took(CALL_NS);
     assert!(line.release(Time::from_micros(3_060)).is_some());
     let worst = line.lateness().quantile_ns(1.0) / 1000;
@@ -204,10 +204,10 @@ fn survivors(text: &str, direction: Direction, sizes: &[usize]) -> Vec<u32> {
 }
 
 proptest! {
-    // A line takes some milliseconds to make.
+    // Creating a line takes some milliseconds.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However packets are packed, and whenever they come, the seed decides which are lost.
+    /// The seed decides which packets are lost, however they are packed and whenever they arrive.
     #[test]
     fn losses_depend_on_the_number_of_a_packet_alone(
         seed in any::<u64>(),
@@ -221,7 +221,7 @@ proptest! {
         prop_assert_eq!(survivors(&text, Direction::ToRight, &sizes), expected);
     }
 
-    /// Whatever the link does, nothing comes out that did not go in, and the counts add up.
+    /// Whatever the link does, it invents no packets, and the counts add up.
     #[test]
     fn counts_add_up(
         seed in any::<u64>(), sizes in prop::collection::vec(1..40_usize, 1..30),

@@ -1,4 +1,4 @@
-//! Packets that are several in one (TSO, USO), and parts of them as if they had been cut.
+//! Several packets in one (TSO, USO), and parts of them as if they had been segmented.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ const UDP_CHECKSUM: usize = 6;
 const IPV4_MIN_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
 
-/// Why bytes from a device are no packet. The kernel makes none of these.
+/// Why bytes from a device are not a packet. The kernel never produces these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Too short for the headers that it claims to have.
@@ -27,7 +27,7 @@ pub enum Malformed {
     /// Neither IPv4 nor IPv6, or not the one that it claims to be.
     #[error("its IP version is not what it claims")]
     Version,
-    /// A kind of superpacket that was not asked for.
+    /// A kind of superpacket that was not enabled.
     #[error("an unknown kind of superpacket")]
     Kind,
 }
@@ -43,7 +43,7 @@ pub struct Superpacket {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// One packet, of whatever protocol.
+    /// One packet, of any protocol.
     Single,
     Several(Several),
 }
@@ -67,10 +67,10 @@ enum Transport {
 }
 
 impl Superpacket {
-    /// Looks at an IP packet as read from a device.
+    /// Parses an IP packet as read from a device.
     ///
     /// # Errors
-    /// If it is not what its header claims.
+    /// If it does not match its header.
     pub fn parse(vnet: VnetHeader, packet: &[u8]) -> Result<Superpacket, Malformed> {
         let len = packet.len();
         let shape = match vnet.gso_type {
@@ -90,7 +90,7 @@ impl Superpacket {
         }
     }
 
-    /// Length of one of them, IP header included.
+    /// Length of one segment, IP header included.
     pub fn segment_len(&self, index: usize) -> usize {
         match &self.shape {
             Shape::Single => self.len,
@@ -102,7 +102,7 @@ impl Superpacket {
     }
 
     /// Which bytes of the packet are the payload of these segments: what follows the headers that
-    /// [`headers`](Superpacket::headers) gives. All of it for a packet that is but one.
+    /// [`headers`](Superpacket::headers) returns. The whole packet if it has one segment.
     pub fn payload(&self, segments: &Range<usize>) -> Range<usize> {
         match &self.shape {
             Shape::Single => 0..self.len,
@@ -113,10 +113,10 @@ impl Superpacket {
         }
     }
 
-    /// The headers under which these segments leave as one, in place of what `out` holds: the
+    /// The headers under which these segments leave as one, replacing the contents of `out`: the
     /// device's, then those of IP and transport, if any changed.
     ///
-    /// They are such that cutting the result gives what cutting the whole would have given.
+    /// Segmenting the result gives the same packets as segmenting the whole.
     pub fn headers(&self, packet: &[u8], segments: &Range<usize>, out: &mut Vec<u8>) {
         out.clear();
         let Shape::Several(s) = &self.shape else {
@@ -138,8 +138,8 @@ impl Superpacket {
         s.set_pseudo_checksum(headers, payload.len());
     }
 
-    /// As [`headers`](Superpacket::headers), with the mark of a congested queue. What is returned
-    /// follows them, in place of the [`payload`](Superpacket::payload).
+    /// As [`headers`](Superpacket::headers), with the congestion-experienced mark. The returned
+    /// bytes follow them, in place of the [`payload`](Superpacket::payload).
     pub fn marked_headers(
         &self,
         packet: &[u8],
@@ -157,8 +157,8 @@ impl Superpacket {
         payload
     }
 
-    /// One segment whole, with its checksum computed, as a wire would carry it. For those that must
-    /// not be taken on trust because a bit is about to change.
+    /// One complete segment with its checksum computed, as on the wire. For segments that are about
+    /// to be corrupted, whose checksum must not be taken on trust.
     pub fn sealed(&self, packet: &[u8], index: usize, out: &mut Vec<u8>) {
         let segments = index..index + 1;
         self.headers(packet, &segments, out);
@@ -174,7 +174,7 @@ impl Superpacket {
         if let Some(summed) = packet.get(start..) {
             // The field holds the sum of the pseudo header.
             let sum = match !fold(add_bytes(0, summed)) {
-                // In UDP a zero says that there is none (RFC 768).
+                // In UDP, zero means that there is no checksum (RFC 768).
                 0 if is_udp => 0xffff,
                 sum => sum,
             };
@@ -205,8 +205,8 @@ impl Several {
             Transport::Tcp => (TCP_MIN_BYTES, TCP_CHECKSUM),
             Transport::Udp => (UDP_BYTES, UDP_CHECKSUM),
         };
-        // Superpackets come with their checksum left to do, which is also how they say where the
-        // transport header starts.
+        // Superpackets come with an incomplete checksum, which also tells where the transport
+        // header starts.
         if !vnet.needs_checksum() || usize::from(vnet.csum_offset) != checksum {
             return Err(Malformed::Kind);
         }
@@ -225,8 +225,8 @@ impl Several {
         Ok(Shape::Several(Several { transport, is_v6, l4, header_len, size }))
     }
 
-    /// Length, identification and checksum. Segments count the identification up, also where
-    /// nobody may fragment, as Linux does.
+    /// Length, identification and checksum. The identification increases per segment, even with DF,
+    /// as in Linux.
     fn set_ip(&self, headers: &mut [u8], first: usize, payload_len: usize) {
         let transport_len = self.header_len - self.l4 + payload_len;
         if self.is_v6 {
@@ -268,8 +268,7 @@ impl Several {
         }
     }
 
-    /// The sum of the pseudo header, which is what the checksum's field holds until it is
-    /// completed.
+    /// The sum of the pseudo header, which the checksum field holds until it is completed.
     fn set_pseudo_checksum(&self, headers: &mut [u8], payload_len: usize) {
         let addresses = if self.is_v6 { 8..40 } else { 12..20 };
         let (protocol, field) = match self.transport {
@@ -292,7 +291,7 @@ fn ip_header_len(packet: &[u8]) -> usize {
     len.min(packet.len())
 }
 
-/// Whether an IP packet says that its ends understand marks (RFC 3168).
+/// Whether an IP packet is ECN-capable (RFC 3168).
 pub(crate) fn is_ecn_capable(packet: &[u8]) -> bool {
     match packet {
         [first, second, ..] if first >> 4 == 4 => second & 0b11 != 0,
@@ -320,7 +319,7 @@ fn set_ipv4_checksum(header: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Adds 16-bit words, an odd byte at the end filled up with zero (RFC 1071).
+/// Adds 16-bit words, an odd last byte padded with zero (RFC 1071).
 fn add_bytes(sum: u64, bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(2);
     let odd = words.remainder().first().map_or(0, |last| u64::from(*last) << 8);

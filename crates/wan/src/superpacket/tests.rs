@@ -1,4 +1,4 @@
-//! Parts of superpackets against cutting them one by one.
+//! Parts of superpackets, compared with segmenting them one by one.
 
 use proptest::prelude::*;
 
@@ -79,7 +79,7 @@ impl Flow {
         self.l4() + if self.is_tcp { 16 } else { 6 }
     }
 
-    /// As the kernel hands it over.
+    /// As the kernel delivers it.
     fn whole(&self) -> (VnetHeader, Vec<u8>) {
         let mut packet = self.packet(self.id, self.sequence, self.flags, &self.payload);
         let sum = ones_sum(&self.pseudo_header(&packet));
@@ -100,7 +100,7 @@ impl Flow {
         (vnet, packet)
     }
 
-    /// One packet as a wire carries it, from the fields rather than from the whole.
+    /// One packet as on the wire, built from the fields rather than from the whole.
     fn segment(&self, index: usize) -> Vec<u8> {
         let start = index * self.size;
         let payload = &self.payload[start..self.payload.len().min(start + self.size)];
@@ -154,7 +154,7 @@ fn flows() -> impl Strategy<Value = Flow> {
     )
 }
 
-/// What the receiver of these bytes would see on a wire.
+/// What the receiver of these bytes would see on the wire.
 fn cut(bytes: &[u8]) -> Vec<Vec<u8>> {
     let (vnet, packet) = bytes.split_first_chunk().expect("a header");
     let whole = Superpacket::parse(VnetHeader::parse(vnet), packet).expect("well-formed");
@@ -189,7 +189,7 @@ proptest! {
         }
     }
 
-    /// Cutting a part gives the packets that cutting the whole would have given.
+    /// Segmenting a part gives the same packets as segmenting the whole.
     #[test]
     fn a_part_is_the_same_packets(flow in flows(), from in any::<prop::sample::Index>(),
                                   to in any::<prop::sample::Index>()) {
@@ -202,7 +202,7 @@ proptest! {
         prop_assert_eq!(cut(&part), expected);
     }
 
-    /// A part of all is the whole, bit for bit: also the checksum that is left to be completed.
+    /// A part with all segments equals the whole, bit for bit, including the incomplete checksum.
     #[test]
     fn a_part_of_all_is_the_whole(flow in flows()) {
         let (vnet, packet) = flow.whole();

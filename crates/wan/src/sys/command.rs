@@ -1,4 +1,4 @@
-//! Programs that have their signals as usual, and do not outlive us.
+//! Programs with default signal masks that do not outlive us.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,8 +10,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::check;
 
-/// Has the program killed when the thread that starts it ends, however that comes; and lets through
-/// the signals that [`Signals`](super::Signals) holds up here.
+/// Has the program killed when the thread that starts it ends, however that happens; and unblocks
+/// the signals that [`Signals`](super::Signals) blocks here.
 pub(crate) fn die_with_parent(command: &mut Command) {
     // SAFETY: the closure makes system calls alone, which is safe between fork and exec: it neither
     // allocates nor takes locks.

@@ -1,4 +1,4 @@
-//! Giving an interface what it needs to be used.
+//! Configures an interface.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -18,7 +18,7 @@ impl Configurator {
         Ok(Configurator { v4: socket(libc::AF_INET)? })
     }
 
-    /// Lets packets through.
+    /// Brings the interface up.
     pub(crate) fn up(&self, name: &str) -> io::Result<()> {
         let mut request = request_for(name);
         self.call(libc::SIOCGIFFLAGS as _, &mut request)?;
@@ -34,9 +34,9 @@ impl Configurator {
         self.call(libc::SIOCSIFMTU as _, &mut request)
     }
 
-    /// How many packets may wait to be read.
+    /// Sets how many packets may wait to be read.
     ///
-    /// By netlink: the older request for this takes root of the whole machine.
+    /// By netlink: the older request needs root in the initial namespace.
     pub(crate) fn set_queue_len(&self, name: &str, packets: u32) -> io::Result<()> {
         const LEN: u32 = 40;
         let mut message = Vec::with_capacity(LEN as usize);
@@ -67,7 +67,7 @@ impl Configurator {
         }
     }
 
-    /// Gives an address, with 256 on the link.
+    /// Adds an address, with a prefix of 256 addresses.
     pub(crate) fn add_address(&self, name: &str, addr: IpAddr) -> io::Result<()> {
         match addr {
             IpAddr::V4(addr) => {

@@ -1,5 +1,5 @@
-//! System calls that no crate of ours wraps, each behind a safe function: all the `unsafe` there is
-//! in this crate.
+//! System calls that no crate of ours wraps, each behind a safe function: all of this crate's
+//! `unsafe` code.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Namespaces of our own.
+//! Creates namespaces.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Makes the process root in a user namespace of its own, where it may have networks.
+/// Makes the process root in its own user namespace, where it may create networks.
 ///
 /// The kernel refuses this to a process with several threads.
 pub(crate) fn enter_user_namespace() -> io::Result<()> {
@@ -18,7 +18,8 @@ pub(crate) fn enter_user_namespace() -> io::Result<()> {
     let gid = rustix::process::getegid().as_raw();
     // SAFETY: file descriptors stay as they are; only the credentials' namespace changes.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }?;
-    // Without this the kernel lets nobody unprivileged map a group (user_namespaces(7)).
+    // Without this the kernel does not let an unprivileged process map a group
+    // (user_namespaces(7)).
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))

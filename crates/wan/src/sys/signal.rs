@@ -1,4 +1,4 @@
-//! Waiting for signals rather than being interrupted by them.
+//! Waits for signals instead of being interrupted by them.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,18 +12,18 @@ use super::check;
 pub enum Woken {
     /// A child ended, or nothing happened in the time allowed.
     Look,
-    /// Somebody wants the process to end, with this signal.
+    /// The process was asked to end, with this signal.
     End(i32),
 }
 
-/// Signals that no longer interrupt the process, but wait to be taken.
+/// Signals that no longer interrupt the process, but stay pending until taken.
 pub struct Signals {
     set: libc::sigset_t,
 }
 
 impl Signals {
-    /// Takes SIGINT, SIGTERM, SIGHUP and SIGCHLD over, for the calling thread and those that it
-    /// starts: before any other is there. Programs that are started have them as usual.
+    /// Takes over SIGINT, SIGTERM, SIGHUP and SIGCHLD, for the calling thread and those that it
+    /// starts; call it before there are others. Programs that are started have them as usual.
     ///
     /// # Errors
     /// If the kernel refuses, which it does not.
@@ -42,7 +42,7 @@ impl Signals {
         Ok(Signals { set })
     }
 
-    /// Waits for one, so long at most.
+    /// Waits for one, at most this long.
     pub fn wait(&self, timeout: Duration) -> Woken {
         let timeout = libc::timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i32::MAX.into()),

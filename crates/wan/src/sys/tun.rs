@@ -7,15 +7,14 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use super::{check, request_for};
 
-/// Which superpackets a device takes.
+/// Which superpackets a device accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offloads {
     pub(crate) tso: bool,
     pub(crate) uso: bool,
 }
 
-/// A TUN device that gives and takes packets with a `virtio_net_hdr` in front. It is gone when this
-/// is.
+/// A TUN device whose packets are preceded by a `virtio_net_hdr`. Dropping this removes it.
 #[derive(Debug)]
 pub(crate) struct Tun {
     file: File,
@@ -39,7 +38,7 @@ impl Tun {
         Ok(Tun { file, offloads })
     }
 
-    /// As much as this kernel has: USO came with Linux 6.2.
+    /// Enables what this kernel supports: USO came with Linux 6.2.
     fn take_offloads(file: &File) -> io::Result<Offloads> {
         let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
         let uso = libc::TUN_F_USO4 | libc::TUN_F_USO6;
@@ -73,7 +72,7 @@ impl Tun {
         }
     }
 
-    /// Writes one packet that lies in two places.
+    /// Writes one packet that is in two parts.
     pub(crate) fn write(&self, headers: &[u8], payload: &[u8]) -> io::Result<()> {
         let parts = [IoSlice::new(headers), IoSlice::new(payload)];
         rustix::io::writev(&self.file, &parts)?;

@@ -1,4 +1,4 @@
-//! REQ, REP, RTU, and what can go wrong with them.
+//! REQ, REP, RTU, and their failure cases.
 
 use super::*;
 use crate::manager::{CmError, Ended};
@@ -110,7 +110,7 @@ fn a_reply_to_nobody_is_refused() {
     let active = pair.connect();
     pair.settle();
     let passive = pair.request();
-    // The active end dies and comes back without memory.
+    // The active end dies and restarts without memory.
     pair.ends[ACTIVE] = CmManager::new(config(), [9; 32]);
     pair.accept(passive);
     pair.settle();
@@ -208,7 +208,7 @@ fn a_slow_application_is_waited_for() {
     let active = pair.connect();
     pair.settle();
     let passive = pair.request();
-    // The first retransmission brings the MRA, and no other follows for the time it names.
+    // The first retransmission triggers the MRA, and no other follows for the time it names.
     pair.expire(ACTIVE);
     pair.settle();
     let next = pair.ends[ACTIVE].poll_timeout().expect("it still waits");
@@ -231,7 +231,7 @@ fn a_full_backlog_makes_peers_ask_again() {
     assert_eq!(pair.ends[PASSIVE].counters().drop_backlog, 1);
     pair.accept(passive);
     pair.settle();
-    // There is room again.
+    // There is a free place again.
     while pair.ends[ACTIVE].counters().retransmitted == 0 {
         pair.expire(ACTIVE);
     }
@@ -321,7 +321,7 @@ fn a_late_refusal_of_a_repeated_req_ends_nothing() {
     let mut pair = Pair::new();
     let active = pair.connect();
     let req = pair.sent(ACTIVE).remove(0);
-    // Nobody listens yet, and the answer takes long.
+    // There is no listener yet, and the response takes long.
     pair.deliver(ACTIVE, &req);
     let late = pair.sent(PASSIVE).remove(0);
     pair.ends[PASSIVE].listen(SERVICE, 4).expect("nobody else listens");

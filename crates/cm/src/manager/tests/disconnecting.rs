@@ -44,7 +44,7 @@ fn a_lost_answer_is_given_again() {
     let dreq = pair.sent(ACTIVE).remove(0);
     pair.deliver(ACTIVE, &dreq);
     pair.lose(PASSIVE);
-    // Even when the passive end has forgotten all.
+    // Even when the passive end has forgotten everything.
     pair.ends[PASSIVE].forget(pair.now, passive);
     pair.expire(PASSIVE);
     assert!(pair.ends[PASSIVE].is_empty());
@@ -135,7 +135,7 @@ fn an_application_that_goes_away_says_goodbye_in_every_state() {
     assert_eq!(pair.event(ACTIVE), None);
     pair.check_nothing_left(&[(PASSIVE, passive)]);
 
-    // The REQ is on its way.
+    // The REQ is in flight.
     let mut pair = Pair::listening();
     let active = pair.connect();
     pair.settle();
@@ -145,7 +145,7 @@ fn an_application_that_goes_away_says_goodbye_in_every_state() {
     assert_eq!(reason(pair.event(PASSIVE)), RejectReason::TIMEOUT);
     pair.check_nothing_left(&[(PASSIVE, passive)]);
 
-    // The REP is there.
+    // The REP has arrived.
     let mut pair = Pair::listening();
     let active = pair.connect();
     pair.settle();

@@ -1,9 +1,9 @@
-//! Somebody who knows addresses and queue pairs, but neither communication IDs nor transactions.
+//! An attacker who knows addresses and queue pairs, but neither communication IDs nor transactions.
 
 use super::*;
 use crate::mad::{About, Dreq, Mra};
 
-/// Every message that names an ID, with an ID or a transaction that is not right.
+/// Every message that names an ID, with a wrong ID or transaction.
 fn forgeries(ids: [CommId; 2], qpn: Qpn) -> Vec<Message> {
     let [remote_comm_id, local_comm_id] = ids;
     vec![
@@ -108,7 +108,7 @@ fn a_forged_request_does_not_keep_the_true_one_out() {
     pair.accept(forged);
     let rep = pair.sent(PASSIVE).remove(0);
     let [active, passive] = pair.connected();
-    // The forged one ends as soon as the true end hears of it.
+    // The forged one ends as soon as the true end learns of it.
     pair.deliver(PASSIVE, &rep);
     pair.settle();
     assert_eq!(reason(pair.event(PASSIVE)), RejectReason::INVALID_COMM_ID);

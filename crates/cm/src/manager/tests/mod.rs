@@ -1,4 +1,4 @@
-//! Two managers, and a test that decides what reaches whom.
+//! Two managers, and a test that decides which messages arrive.
 
 mod connecting;
 mod disconnecting;
@@ -66,7 +66,7 @@ impl Pair {
         self.ends[1 - from].handle_mad(self.now, addr(from), &out.mad);
     }
 
-    /// Delivers everything until nobody says anything more.
+    /// Delivers everything until both ends are silent.
     fn settle(&mut self) {
         loop {
             let mut quiet = true;
@@ -82,7 +82,7 @@ impl Pair {
         }
     }
 
-    /// Takes what an end has sent, all of it lost.
+    /// Takes what an end has sent, and loses it.
     fn lose(&mut self, end: usize) -> usize {
         self.sent(end).len()
     }
@@ -121,7 +121,7 @@ impl Pair {
         self.ends[ACTIVE].establish(self.now, id, &NO_DATA).expect("the reply is there");
     }
 
-    /// A connection with nothing outstanding; its numbers at both ends.
+    /// A connection with nothing outstanding; returns its IDs at both ends.
     fn connected(&mut self) -> [CommId; 2] {
         let active = self.connect();
         self.settle();
@@ -136,13 +136,13 @@ impl Pair {
         [active, passive]
     }
 
-    /// Lets time pass to the next deadline of an end, and does what is due there.
+    /// Advances time to the next deadline of an end, and handles it.
     fn expire(&mut self, end: usize) {
         self.now = self.ends[end].poll_timeout().expect("a timer runs").max(self.now);
         self.ends[end].handle_timeout(self.now);
     }
 
-    /// Lets all timers run out, with nothing delivered.
+    /// Lets all timers expire, with nothing delivered.
     fn expire_all(&mut self) {
         while let Some(end) =
             [ACTIVE, PASSIVE].into_iter().find(|end| self.ends[*end].poll_timeout().is_some())

@@ -1,5 +1,5 @@
-//! Every order in which threads can meet, by loom: nobody oversleeps, and nobody is left waiting
-//! for a poller who has gone.
+//! Loom tests over all thread interleavings: nobody oversleeps, and nobody waits for a poller that
+//! has left.
 
 use loom::sync::atomic::{AtomicBool, AtomicU64 as LoomWord, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -28,17 +28,17 @@ impl Lane {
         })
     }
 
-    /// Raises the event. The system call orders what comes before it.
+    /// Raises the event. The system call orders everything before it.
     fn raise(&self) {
         self.flag.store(true, Ordering::Release);
     }
 
-    /// Sleeps until the event is raised, or for good: then somebody must still come who raises it.
+    /// Sleeps until the event is raised. If it is not, somebody must still raise it.
     fn is_raised(&self) -> bool {
         self.flag.swap(false, Ordering::AcqRel)
     }
 
-    /// What somebody does who posts work that is due early.
+    /// Posts work that is due early.
     fn post(&self) {
         let mut engine = self.engine.lock().unwrap();
         *engine = EARLY;
@@ -49,8 +49,8 @@ impl Lane {
     }
 }
 
-/// The lane's thread falls asleep while somebody posts: whichever is first, the thread knows of the
-/// post when it sleeps, or is woken.
+/// The lane's thread falls asleep while somebody posts. Either the thread sees the post before it
+/// sleeps, or the post wakes it.
 #[test]
 fn a_post_is_not_overslept() {
     loom::model(|| {
@@ -64,13 +64,13 @@ fn a_post_is_not_overslept() {
         lane.attendance.sleep(until);
         drop(engine);
         poster.join().unwrap();
-        // The thread is in the kernel now. It is woken unless it knew.
+        // The thread is in the kernel now. It must have known of the post, or is woken.
         assert!(until == EARLY || lane.is_raised(), "asleep until {until}");
         lane.attendance.wake();
     });
 }
 
-/// Two who post wake it once, and never not at all.
+/// Two posters wake it at least once.
 #[test]
 fn of_two_posts_one_wakes() {
     loom::model(|| {
@@ -90,8 +90,8 @@ fn of_two_posts_one_wakes() {
     });
 }
 
-/// The thread finds somebody at work and is about to nap when that one leaves for good: it is
-/// woken, and finds nobody there.
+/// The thread sees a poller and is about to nap when that poller leaves for good: the thread is
+/// woken and sees nobody polling.
 #[test]
 fn a_poller_who_leaves_is_not_waited_for() {
     loom::model(|| {
@@ -115,8 +115,8 @@ fn a_poller_who_leaves_is_not_waited_for() {
     });
 }
 
-/// While one polls, another that leaves may have the thread look; it may drive for a while beside
-/// the other, but the next poll is seen.
+/// While one thread polls, another that leaves may wake the lane's thread. It may drive for a while
+/// beside the poller, but notices the next poll.
 #[test]
 fn who_stays_is_seen_when_another_leaves() {
     loom::model(|| {

@@ -70,7 +70,7 @@ fn black_holes_leave_the_link_up_and_end_in_a_timeout() {
         assert_eq!(ends[who].lane.link(), LinkState::Up);
         a.write(b, 1, 1000);
         assert!(stalls(a));
-        // What is sent reaches the other end, unless it is what was swallowed.
+        // What a sends reaches b, except where the black hole swallows it.
         let arrived = b.lane.counters().expect("the lane lives").0.rx_packets > 0;
         assert_eq!(arrived, matches!((who, direction), (0, "in") | (1, "out")));
         if (who, direction) == (1, "out") {

@@ -97,7 +97,7 @@ impl End {
             .expect("the lane lives");
     }
 
-    /// Completions that are there, driving the lane.
+    /// Polls for completions, driving the lane.
     fn poll(&self) -> Vec<Completion> {
         let mut out = [Completion::default(); 32];
         let count = self
@@ -107,7 +107,7 @@ impl End {
         out[..count].to_vec()
     }
 
-    /// Waits for `count` completions by polling.
+    /// Polls until there are `count` completions.
     fn poll_for(&self, count: usize) -> Vec<Completion> {
         let start = Instant::now();
         let mut all = Vec::new();
@@ -118,7 +118,7 @@ impl End {
         all
     }
 
-    /// Waits for `count` completions asleep.
+    /// Sleeps until there are `count` completions.
     fn sleep_for(&self, count: usize) -> Vec<Completion> {
         let mut all = Vec::new();
         loop {
@@ -224,7 +224,7 @@ fn timers_fire_without_anybody_calling() {
     let a = End::new(Box::new(port(1)), 4791, "t-timer-a");
     let b = End::new(Box::new(port(2)), 4791, "t-timer-b");
     a.connect(addr(9), b.qpn);
-    // To an address where nobody is: 4 tries of 17 ms each.
+    // To an unused address: 4 tries of 17 ms each.
     a.write(&b, 1, 100);
     let done = a.sleep_for(1);
     assert_eq!(done[0].status, WcStatus::RetryExcErr);
@@ -274,11 +274,11 @@ fn whoever_is_long_at_work_is_there() {
     let shared = &*end.lane.shared;
     let later = |ms: u64| shared.now().plus_nanos(ms * 1_000_000);
     let attended_meanwhile = || shared.is_attended(later(1000));
-    // A post by itself means nothing.
+    // A post by itself does not count as polling.
     assert!(!end.lane.post(|_, _| attended_meanwhile()).expect("the lane lives"));
     assert!(end.lane.poll(|_, _| attended_meanwhile()).expect("the lane lives"));
     assert!(!shared.is_attended(later(1000)));
-    // One between polls does, unless this thread has lost its core in between, but not for long
+    // A post between polls does, unless this thread has lost its core in between; but not for long
     // without a poll.
     let start = Instant::now();
     let mut counts = false;

@@ -1,15 +1,15 @@
-//! Room in the sockets of this host's receivers, so that nothing is lost between its processes.
+//! Flow control between processes of one host, so that no receive buffer overflows.
 //!
-//! A kernel drops what does not fit a receiver's socket, and tells the sender nothing. Between
-//! hosts that is the network's nature. Between processes of one host, where a sender easily outruns
-//! a receiver that shares its cores, it would cost reliable traffic its retransmissions and
-//! unreliable traffic its messages, where a lossless network would hold the sender back. So every
-//! process keeps a public count of what was sent to it and of what it has taken, in a file beside
-//! the registry; a sender that would overfill a socket waits until there is room.
+//! The kernel drops what does not fit a receiver's socket, without telling the sender. Between
+//! hosts, networks do the same. Between processes of one host, where a sender easily outruns a
+//! receiver that shares its cores, drops would cost reliable traffic retransmissions and unreliable
+//! traffic its messages, where a lossless network would pause the sender. So every process
+//! publishes how much was sent to it and how much it has consumed, in a file beside the registry; a
+//! sender that would overfill a socket waits until there is space.
 //!
-//! Like a lossless network's pause, this holds up everything that the sender has to send. A
-//! receiver that takes nothing for a while is therefore not waited for any longer. Counts are a
-//! help, not a promise: a receiver that finds its socket empty sets them right.
+//! Like a lossless network's pause, this delays everything that the sender has to send. Senders
+//! therefore stop waiting for a receiver that consumes nothing for a while. Counts are advisory: a
+//! receiver that finds its socket empty corrects them.
 
 mod counts;
 
@@ -24,30 +24,31 @@ use super::dir;
 use crate::sys::SharedWords;
 use counts::Counts;
 
-/// Words of a process: two cache lines apart, since a sender writes one and the receiver another.
+/// Words per process: two cache lines apart, since a sender writes one and the receiver another.
 const SLOT_WORDS: usize = 32;
 const SENT: usize = 0;
 const TAKEN: usize = 16;
 const LIMIT: usize = 17;
 const WORDS: usize = 256 * SLOT_WORDS;
 
-/// What a datagram costs a socket's buffer besides its bytes.
+/// Buffer space that a datagram takes besides its bytes.
 const OVERHEAD: u64 = 1536;
-/// How soon to look again after finding no room.
+/// How soon to check again when a receiver is full.
 const RECHECK_NS: u64 = 20_000;
-/// A receiver that has taken nothing for so long is stopped, dead, or starved: not waited for.
+/// A receiver that has consumed nothing for this long is stopped, dead or starved: do not wait for
+/// it.
 const STALL_NS: u64 = 20_000_000;
 /// How often to look for the file of an address that had none.
 const LOOKUP_NS: u64 = 100_000_000;
 
-/// The rooms of this process and of those that it sends to.
+/// The counts of this process and of those that it sends to.
 pub(crate) struct Rooms {
     dir: PathBuf,
     udp_port: u16,
     own: SharedWords,
     prefix: u8,
     peers: HashMap<IpAddr, Peer>,
-    /// When to look again, while there is no room.
+    /// When to check again, while a receiver is full.
     recheck: Option<Time>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Rooms {
 struct Peer {
     words: Option<SharedWords>,
     looked_up: Time,
-    /// Receivers that had no room: how much they had taken then, and since when.
+    /// Full receivers: how much they had consumed then, and since when.
     full: HashMap<u8, (u64, Time)>,
 }
 
@@ -63,7 +64,7 @@ fn path_of(dir: &Path, stem: &str) -> PathBuf {
     dir.join(format!("{stem}.room"))
 }
 
-/// The words of the process with `prefix`.
+/// The counters of the process with `prefix`.
 #[inline]
 fn counts_of(words: &SharedWords, prefix: u8) -> Counts<'_> {
     let slot = usize::from(prefix) * SLOT_WORDS;
@@ -79,8 +80,8 @@ fn cost(bytes: u64) -> u64 {
 }
 
 impl Rooms {
-    /// Opens the room of `prefix`, for a socket whose buffer takes `buffer_bytes`. To be called
-    /// under the table's lock.
+    /// Opens the counts of `prefix`, for a socket with a buffer of `buffer_bytes`. Call under the
+    /// table's lock.
     pub(super) fn open(
         dir: &Path,
         (addr, udp_port): (IpAddr, u16),
@@ -89,12 +90,12 @@ impl Rooms {
     ) -> io::Result<Rooms> {
         let own = SharedWords::create(&path_of(dir, &dir::stem(addr, udp_port)), WORDS)?;
         let rooms = Rooms::new(dir, udp_port, prefix, own);
-        // Buffers are accounted for in whole allocations, and given back with some delay.
+        // The kernel accounts for whole allocations, and returns them with some delay.
         rooms.counts().open(buffer_bytes / 8 * 3);
         Ok(rooms)
     }
 
-    /// Rooms of others alone: nobody waits for this process, as if it were on another host.
+    /// Only the counts of others: nobody waits for this process, as if it were on another host.
     pub(super) fn without_own(dir: &Path, udp_port: u16, prefix: u8) -> io::Result<Rooms> {
         Ok(Rooms::new(dir, udp_port, prefix, SharedWords::private(WORDS)?))
     }
@@ -109,22 +110,22 @@ impl Rooms {
         counts_of(&self.own, self.prefix)
     }
 
-    /// Nobody has to wait for this process any more.
+    /// Senders no longer wait for this process.
     pub(super) fn close(&self) {
         self.close_for(self.prefix);
     }
 
-    /// Nobody has to wait for the process with `prefix`, at the same address, any more.
+    /// Senders no longer wait for the process with `prefix` at the same address.
     pub(super) fn close_for(&self, prefix: u8) {
         counts_of(&self.own, prefix).close();
     }
 
-    /// Removes the file of an address that the last process leaves.
+    /// Removes the file of an address that its last process leaves.
     pub(super) fn remove(&self, addr: IpAddr) {
         let _ = std::fs::remove_file(path_of(&self.dir, &dir::stem(addr, self.udp_port)));
     }
 
-    /// What others have sent to this process so far: to be read before receiving.
+    /// What others have sent to this process so far; read it before receiving.
     #[inline]
     pub(crate) fn sent(&self) -> u64 {
         self.counts().sent()
@@ -136,13 +137,13 @@ impl Rooms {
         self.counts().took(cost(bytes as u64));
     }
 
-    /// The socket was found empty after `sent` had been read: all of that has been taken, or lost.
+    /// The socket was found empty after reading `sent`: all of that was consumed or lost.
     #[inline]
     pub(crate) fn drained(&self, sent: u64) {
         self.counts().drained(sent);
     }
 
-    /// How many of the bursts there is room for, which is taken.
+    /// How many of the bursts fit; reserves their space.
     pub(crate) fn admit(&mut self, now: Time, bursts: &[Burst]) -> usize {
         let admitted = bursts.iter().take_while(|burst| self.admits(now, burst)).count();
         self.recheck = (admitted < bursts.len()).then(|| now.plus_nanos(RECHECK_NS));
@@ -153,7 +154,7 @@ impl Rooms {
         let (dir, udp_port) = (&self.dir, self.udp_port);
         let peer =
             self.peers.entry(burst.dst).or_insert_with(|| Peer::new(dir, burst.dst, udp_port, now));
-        // A closed room may be one of a file that has been replaced since.
+        // Closed counts may belong to a file that has been replaced since.
         let may_be_old = !peer.is_open(burst.prefix());
         if may_be_old && now.nanos_since(peer.looked_up) > LOOKUP_NS {
             *peer = Peer::new(dir, burst.dst, udp_port, now);
@@ -161,7 +162,7 @@ impl Rooms {
         peer.admits(now, burst.prefix(), cost(burst.bytes.into()))
     }
 
-    /// Gives back the room of bursts that were not sent after all.
+    /// Returns the space of bursts that were not sent after all.
     pub(crate) fn give_back(&mut self, bursts: &[Burst]) {
         for burst in bursts {
             if let Some(words) = self.peers.get(&burst.dst).and_then(|peer| peer.words.as_ref()) {
@@ -170,7 +171,7 @@ impl Rooms {
         }
     }
 
-    /// When to look again, while there is no room.
+    /// When to check again, while a receiver is full.
     #[inline]
     pub(crate) fn recheck(&self) -> Option<Time> {
         self.recheck
@@ -180,18 +181,18 @@ impl Rooms {
 impl Peer {
     fn new(dir: &Path, addr: IpAddr, udp_port: u16, now: Time) -> Peer {
         let path = path_of(dir, &dir::stem(addr, udp_port));
-        // Another host, another user's process, or one that shares nothing: nobody to wait for.
+        // Another host, another user's process, or one that shares no counts: never wait for it.
         let words = SharedWords::open(&path, WORDS).ok();
         Peer { words, looked_up: now, full: HashMap::new() }
     }
 
-    /// Whether there is a receiver with `prefix` that can be waited for.
+    /// Whether there is a receiver with `prefix` to wait for.
     #[inline]
     fn is_open(&self, prefix: u8) -> bool {
         self.words.as_ref().is_some_and(|words| counts_of(words, prefix).is_open())
     }
 
-    /// Whether there is room for `cost` at the process with `prefix`; if so, it is taken.
+    /// Whether `cost` fits the socket of the process with `prefix`; if so, reserves it.
     fn admits(&mut self, now: Time, prefix: u8, cost: u64) -> bool {
         let Some(words) = &self.words else { return true };
         let counts = counts_of(words, prefix);
@@ -209,7 +210,7 @@ impl Peer {
             if now.nanos_since(since) < STALL_NS {
                 return false;
             }
-            // Perhaps the file is one that others use no longer.
+            // The file may have been replaced.
             if now.nanos_since(self.looked_up) > LOOKUP_NS {
                 self.looked_up = now;
                 self.words = None;

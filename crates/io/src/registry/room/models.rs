@@ -1,6 +1,6 @@
-//! Every order in which senders and a receiver can meet, by loom: a socket is never overfilled by
-//! more than what several senders decide at once, and counts are right whenever a receiver has
-//! found its socket empty.
+//! Loom tests over all interleavings of senders and a receiver: a socket is overfilled at most by
+//! what several senders decide at once, and the counts are right whenever the receiver has found
+//! its socket empty.
 
 use loom::sync::atomic::AtomicU64;
 use loom::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use super::counts::Counts;
 const COST: u64 = 10;
 const LIMIT: u64 = 2 * COST;
 
-/// A receiver's words, and its socket as the kernel has it: what is in it.
+/// A receiver's counters, and the contents of its socket as the kernel sees them.
 #[derive(Debug)]
 struct Socket {
     words: [AtomicU64; 3],
@@ -31,7 +31,7 @@ impl Socket {
         Counts { sent, taken, limit }
     }
 
-    /// What a sender does; `senders` at most decide at the same time.
+    /// One send; at most `senders` decide at the same time.
     fn send(&self, senders: u64) -> bool {
         let counts = self.counts();
         if !counts.has_room(counts.taken(), COST) {
@@ -44,7 +44,7 @@ impl Socket {
         true
     }
 
-    /// What the receiver does in one round. Tells whether the socket was empty.
+    /// One receive round. Returns whether the socket was empty.
     fn receive(&self) -> bool {
         let counts = self.counts();
         let sent = counts.sent();
@@ -57,7 +57,7 @@ impl Socket {
         taken == 0
     }
 
-    /// When all is still, the receiver finds its socket empty, and nobody waits in vain.
+    /// At quiescence the receiver finds its socket empty, and no sender waits in vain.
     fn settle(&self) {
         while !self.receive() {}
         let counts = self.counts();

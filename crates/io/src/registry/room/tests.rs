@@ -62,7 +62,7 @@ fn a_receiver_that_takes_nothing_is_not_waited_for_until_it_does() {
     assert!(!peer.admits(at(STALL_NS), PREFIX, 100));
     assert!(peer.admits(at(2 + STALL_NS), PREFIX, 100));
     assert!(peer.admits(at(3 + STALL_NS), PREFIX, 100));
-    // It wakes up, and is waited for again.
+    // It wakes up, and senders wait for it again.
     rooms.took(0);
     assert!(!peer.admits(at(4 + STALL_NS), PREFIX, ROOM));
 }
@@ -72,10 +72,10 @@ fn an_empty_socket_sets_wrong_counts_right() {
     let dir = TempDir::new("drained");
     let (rooms, mut peer) = ends(&dir);
     assert!(peer.admits(at(1), PREFIX, ROOM));
-    // The kernel lost it: nothing was ever taken, but there is nothing there.
+    // The kernel dropped it: nothing was ever consumed, but the socket is empty.
     rooms.drained(rooms.sent());
     assert!(peer.admits(at(2), PREFIX, ROOM));
-    // And what came from elsewhere, uncounted, does not count as room.
+    // Uncounted datagrams from elsewhere do not count as free space.
     rooms.took(1 << 20);
     rooms.drained(rooms.sent());
     assert!(peer.admits(at(3), PREFIX, ROOM));

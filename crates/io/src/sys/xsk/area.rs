@@ -1,13 +1,13 @@
-//! The memory in which frames lie that the kernel and we exchange.
+//! The memory for frames exchanged with the kernel (UMEM).
 
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// Bytes of a frame's place: the most that the kernel allows, a page.
+/// Bytes of a chunk: the most that the kernel allows, a page.
 pub(super) const CHUNK: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Frames' places, side by side, each of which belongs to the kernel or to us at any time.
+/// Adjacent chunks, each owned by either the kernel or us at any time.
 pub(super) struct Area {
     start: NonNull<u8>,
     len: usize,
@@ -17,7 +17,7 @@ pub(super) struct Area {
 unsafe impl Send for Area {}
 
 impl Area {
-    /// An area of `chunks` places, of huge pages where the system has some to spare.
+    /// An area of `chunks` chunks, in huge pages where the system has some to spare.
     pub(super) fn new(chunks: u32) -> io::Result<Area> {
         let len = (chunks as usize * CHUNK).next_multiple_of(HUGE_PAGE);
         Area::map(len, libc::MAP_HUGETLB | libc::MAP_POPULATE).or_else(|_| Area::map(len, 0))
@@ -43,10 +43,10 @@ impl Area {
         self.len
     }
 
-    /// Bytes of a place; `None` unless they lie within one.
+    /// Bytes of a chunk; `None` unless they lie within one.
     ///
     /// # Safety
-    /// The place must be ours: the kernel must not write to it while the bytes are borrowed.
+    /// The chunk must be ours: the kernel must not write to it while the bytes are borrowed.
     pub(super) unsafe fn bytes(&self, addr: u64, len: u32) -> Option<&[u8]> {
         let (start, len) = self.within(addr, len)?;
         // SAFETY: within the area, which is initialised (it began as zeroes) and lives as long as
@@ -54,10 +54,10 @@ impl Area {
         Some(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(start), len) })
     }
 
-    /// The bytes of a place, to be written; `None` unless they lie within one.
+    /// The bytes of a chunk, for writing; `None` unless they lie within one.
     ///
     /// # Safety
-    /// The place must be ours: the kernel must not look at it while the bytes are borrowed.
+    /// The chunk must be ours: the kernel must not read it while the bytes are borrowed.
     pub(super) unsafe fn bytes_mut(&mut self, addr: u64, len: u32) -> Option<&mut [u8]> {
         let (start, len) = self.within(addr, len)?;
         // SAFETY: as in `bytes`, and `&mut self` keeps others of ours away.

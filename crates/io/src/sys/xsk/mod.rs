@@ -1,9 +1,9 @@
-//! AF_XDP sockets: frames from and to one queue of a NIC, past the kernel's network stack.
+//! AF_XDP sockets: frames from and to one queue of a NIC, bypassing the kernel's network stack.
 //!
-//! Frames lie in one area of memory. Four rings say whose each frame's place is: *fill* gives empty
-//! ones to the kernel, *rx* brings them back full; *tx* gives full ones, *completion* brings them
-//! back. A place belongs to one direction for ever, and what the kernel returns is checked
-//! against what it was given: a wrong address is counted, and never followed.
+//! Frames lie in chunks of one memory area. Four rings pass chunks between the kernel and us:
+//! *fill* gives empty ones to the kernel, *rx* returns them full; *tx* gives full ones,
+//! *completion* returns them. A chunk is used for one direction only, and what the kernel returns
+//! is checked against what it was given: a wrong address is counted, and never followed.
 
 mod area;
 mod ring;
@@ -17,11 +17,11 @@ use super::check;
 use area::{Area, CHUNK};
 use ring::Ring;
 
-/// Places for frames that come in, in the fill and rx rings: what several peers may have in flight.
+/// Chunks for received frames, in the fill and rx rings: what several peers may have in flight.
 const RX_CHUNKS: u32 = 4096;
-/// And for those that go out.
+/// Chunks for sent frames.
 const TX_CHUNKS: u32 = 2048;
-/// What the kernel keeps free in front of a received frame.
+/// What the kernel keeps free before a received frame.
 const HEADROOM: usize = 256;
 
 /// The longest frame that can be received, Ethernet header included.
@@ -30,43 +30,44 @@ pub(crate) const MAX_FRAME: usize = CHUNK - HEADROOM;
 /// How frames get between the NIC and the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BindMode {
-    /// By the NIC itself if the driver can, else by a copy.
+    /// By DMA if the driver supports it, else by a copy.
     Any,
     /// By a copy.
     Copy,
-    /// By the NIC itself.
+    /// By the NIC's own DMA.
     ZeroCopy,
 }
 
 /// What the kernel has dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drops {
-    /// Frames that came in: there was no room.
+    /// Received frames: there was no space.
     pub(crate) rx: u64,
-    /// Descriptors of ours that it found wrong, and of its own that we did.
+    /// Descriptors of ours that the kernel rejected, and of the kernel's that we rejected.
     pub(crate) descriptors: u64,
 }
 
 /// A socket on one queue.
 pub(crate) struct XdpSocket {
-    // Before the area: the kernel is to let go of it first.
+    // Before the area: the kernel must release it first.
     fd: OwnedFd,
     fill: Ring<u64>,
     rx: Ring<libc::xdp_desc>,
     tx: Ring<libc::xdp_desc>,
     completion: Ring<u64>,
     area: Area,
-    /// By place: whether the kernel has it.
+    /// By chunk: whether the kernel has it.
     lent: Vec<bool>,
-    /// Places to send from that are ours.
+    /// Chunks for sending that are ours.
     free: Vec<u64>,
     zero_copy: bool,
-    /// Descriptors of the kernel's that name a place that it did not have, or bytes outside of it.
+    /// Kernel descriptors that name a chunk that it did not have, or bytes outside of it.
     wrong_descriptors: u64,
 }
 
 impl XdpSocket {
-    /// A socket on queue `queue` of an interface. Nothing arrives before a program sends it here.
+    /// A socket on queue `queue` of an interface. Nothing arrives before an XDP program redirects
+    /// to it.
     pub(crate) fn open(interface: u32, queue: u32, mode: BindMode) -> io::Result<XdpSocket> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: `socket` touches no memory.
@@ -130,8 +131,8 @@ impl XdpSocket {
         self.zero_copy
     }
 
-    /// Hands at most `max` received frames to `sink`, and their places back to the kernel; returns
-    /// how many there were.
+    /// Passes at most `max` received frames to `sink`, and returns their chunks to the kernel;
+    /// returns the number of frames.
     pub(crate) fn recv(&mut self, max: usize, sink: &mut dyn FnMut(&[u8])) -> usize {
         let mut count = 0;
         while count < max
@@ -143,14 +144,14 @@ impl XdpSocket {
                 self.wrong_descriptors += 1;
                 continue;
             }
-            // A frame in several pieces is longer than any that we told the other side of.
+            // A frame in several pieces is longer than the MTU that we announced.
             let whole = desc.options & libc::XDP_PKT_CONTD == 0;
             // SAFETY: the kernel had this place and has just given it back; it gets it again below.
             match unsafe { self.area.bytes(desc.addr, desc.len) }.filter(|_| whole) {
                 Some(frame) => sink(frame),
                 None => self.wrong_descriptors += 1,
             }
-            // Never full: it has room for all places of this direction.
+            // Never full: it has space for all chunks of this direction.
             self.lent[chunk as usize] = self.fill.push(chunk * CHUNK as u64);
         }
         if count > 0 {
@@ -174,7 +175,7 @@ impl XdpSocket {
         count
     }
 
-    /// How many frames can be pushed, after taking back the places of those that have left.
+    /// How many frames can be pushed, after reclaiming the chunks of those that have been sent.
     pub(crate) fn room(&mut self) -> usize {
         let mut any = false;
         while let Some(addr) = self.completion.pop() {
@@ -193,8 +194,8 @@ impl XdpSocket {
         self.free.len()
     }
 
-    /// Adds a frame of `len` bytes that `write` fills in; `false` if there is no room, or it is too
-    /// long. It leaves with the next [`XdpSocket::kick`].
+    /// Adds a frame of `len` bytes that `write` fills in; returns `false` if there is no space, or
+    /// it is too long. The next [`XdpSocket::kick`] sends it.
     pub(crate) fn push(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
         let Some(&addr) = self.free.last().filter(|_| len <= CHUNK) else { return false };
         let desc = libc::xdp_desc { addr, len: len as u32, options: 0 };
@@ -209,7 +210,8 @@ impl XdpSocket {
         true
     }
 
-    /// Has the kernel send what was pushed. An error means that some of it waits for another call.
+    /// Makes the kernel send what was pushed. An error means that some of it waits for another
+    /// call.
     pub(crate) fn kick(&self) -> io::Result<()> {
         self.tx.publish();
         loop {
@@ -230,8 +232,8 @@ impl XdpSocket {
                 )
             };
             let error = io::Error::last_os_error();
-            // A copying kernel takes a few dozen frames in one call, and says by an error that
-            // there are more. A driver that was woken takes them in its own time.
+            // A copying kernel takes a few dozen frames in one call, and reports by an error that
+            // there are more. A driver that was woken takes them at its own pace.
             if self.zero_copy || self.tx.untaken() == before {
                 return if sent < 0 { Err(error) } else { Ok(()) };
             }
@@ -253,7 +255,7 @@ impl XdpSocket {
             rx_fill_ring_empty_descs: 0,
             tx_ring_empty_descs: 0,
         };
-        // A socket that cannot be asked any more has nothing new to say.
+        // If the socket cannot be queried any more, keep the last values.
         let _ = get(&self.fd, libc::XDP_STATISTICS, &mut seen);
         Drops {
             rx: seen.rx_dropped + seen.rx_ring_full + seen.rx_fill_ring_empty_descs,

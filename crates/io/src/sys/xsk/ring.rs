@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A ring of `T`, of which we are the producer or the consumer.
 ///
-/// Indices count on for ever and wrap around; the kernel's own is only ever trusted to say how many
-/// entries there are, and no more than the ring has.
+/// Indices are free-running and wrap around. The kernel's index is trusted only for the number of
+/// entries, capped at the ring's size.
 pub(super) struct Ring<T> {
     map: NonNull<u8>,
     map_len: usize,
@@ -17,7 +17,7 @@ pub(super) struct Ring<T> {
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
     len: u32,
-    /// Where we are.
+    /// Our index.
     own: u32,
 }
 
@@ -66,7 +66,7 @@ impl<T: Copy> Ring<T> {
         unsafe { word.as_ref() }
     }
 
-    /// Whether the kernel waits for a call before it looks at the ring.
+    /// Whether the kernel needs a system call before it processes the ring.
     pub(super) fn needs_wakeup(&self) -> bool {
         Self::word(&self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
@@ -76,7 +76,7 @@ impl<T: Copy> Ring<T> {
         unsafe { self.entries.add((index & (self.len - 1)) as usize) }
     }
 
-    /// As the producer: how many entries the kernel has not taken yet.
+    /// As the producer: how many entries the kernel has not consumed yet.
     pub(super) fn untaken(&self) -> u32 {
         let consumer = Self::word(&self.consumer).load(Ordering::Acquire);
         self.own.wrapping_sub(consumer).min(self.len)
@@ -113,7 +113,7 @@ impl<T: Copy> Ring<T> {
         Some(entry)
     }
 
-    /// As the consumer: gives the places of what was taken back to the kernel.
+    /// As the consumer: returns the consumed entries to the kernel.
     pub(super) fn release(&self) {
         Self::word(&self.consumer).store(self.own, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Collective operations of ranks behind one switch, with bursts of others' traffic: how long each
+//! Collective operations of ranks behind one switch, with bursts of cross traffic: how long each
 //! takes over RC, over selective repeat and over XP (OptiNIC, Figures 5 and 6).
 
 mod ranks;
@@ -14,11 +14,11 @@ use crate::world::{HostConfig, HostId, RxId, TxId, World};
 use ranks::Ranks;
 
 const MTU: Mtu = Mtu::B4096;
-/// What all peers of a rank may send to it at once: ten times what is on the way at the rate of a
-/// port, and what the switch has room for, so that without bursts nothing is lost.
+/// What all peers of a rank may send to it at once: ten times the bandwidth-delay product of a
+/// port, and what the switch can buffer, so that without bursts nothing is lost.
 const RINGS_BYTES: u32 = 512 << 10;
 const MAX_SLOTS: u32 = 8;
-/// A host's own port holds its packets back and drops none, as a NIC does.
+/// A host's own port queues its packets and drops none, as a NIC does.
 const HOST_QUEUE_BYTES: u64 = 1 << 30;
 /// Nothing takes longer.
 const END: Time = Time::from_millis(600_000);
@@ -28,7 +28,7 @@ const END: Time = Time::from_millis(600_000);
 pub enum Carrier {
     /// Go-back-N, with this ACK timeout: 4.096 us times 2 to this power.
     Rc(u8),
-    /// XP of which nothing may be lost: what is missing is requested at once.
+    /// XP without loss: missing data is requested at once.
     Exact,
     /// One of SDR's schemes.
     Sdr(SdrScheme),
@@ -37,7 +37,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// What operations promise, unless they travel over RC.
+    /// The guarantees of operations, unless they run over RC.
     fn bounds(self) -> Option<Bounds> {
         match self {
             Carrier::Rc(_) | Carrier::Sdr(_) => None,
@@ -62,7 +62,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// As people write it.
+    /// Its usual name.
     pub fn name(self) -> &'static str {
         match self {
             Collective::Allreduce => "allreduce",
@@ -71,7 +71,7 @@ impl Collective {
         }
     }
 
-    /// Bytes that a rank receives of a tensor of this size, over its size.
+    /// Bytes that a rank receives, as a multiple of the tensor's size.
     fn share(self, ranks: u32) -> f64 {
         let once = f64::from(ranks - 1) / f64::from(ranks);
         if self == Collective::Allreduce { 2.0 * once } else { once }
@@ -81,7 +81,7 @@ impl Collective {
 /// An experiment.
 #[derive(Clone, Debug)]
 pub struct CollectivesConfig {
-    /// Of all that is random.
+    /// Seed of all randomness.
     pub seed: u64,
     /// How many ranks.
     pub ranks: u32,
@@ -91,11 +91,11 @@ pub struct CollectivesConfig {
     pub bytes: u64,
     /// How often, besides one for warm-up.
     pub operations: usize,
-    /// Over what.
+    /// The transport.
     pub carrier: Carrier,
     /// Every port of the switch.
     pub cable: LinkConfig,
-    /// Bursts of others: their part of each port's rate, and their bytes.
+    /// Cross traffic: its share of each port's rate.
     pub load: f64,
     /// Bytes of a burst.
     pub burst_bytes: u64,
@@ -106,14 +106,13 @@ pub struct CollectivesConfig {
 pub struct CollectivesOutcome {
     /// How long each operation took: until the last rank was done.
     pub times_ns: Vec<u64>,
-    /// Bytes that ranks should have received in messages that may be lost or repaired; those that
-    /// were repaired, and those that were missing in the end.
+    /// Bytes that ranks should have received in messages that may be lost or repaired.
     pub expected_bytes: u64,
-    /// Sent again.
+    /// Bytes of these that were repaired.
     pub repaired_bytes: u64,
-    /// Given up.
+    /// Bytes of these that were missing in the end.
     pub missing_bytes: u64,
-    /// Packets that found a full queue, of operations and bursts.
+    /// Packets dropped at a full queue, of operations and bursts.
     pub drops: u64,
     /// All packets.
     pub packets: u64,

@@ -18,7 +18,7 @@ struct Rank {
     schedule: Arc<Schedule>,
     memory: Memory,
     wakes_at: Time,
-    /// What had happened when it was driven last, if messages travel over a scheme of SDR.
+    /// The world's activity when it was last driven, if messages use a scheme of SDR.
     seen: Option<[u64; 3]>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Ranks {
 impl Ranks {
     /// Makes and connects everything.
     ///
-    /// All ranks read the same input and write the same output: everything is 0, and 64 ranks need
+    /// All ranks read the same input and write the same output: everything is 0, so 64 ranks need
     /// no more memory than one.
     pub(super) fn connect(world: &mut World, config: &CollectivesConfig) -> Ranks {
         assert!(config.ranks >= 2, "one rank has nobody to talk to");
@@ -92,7 +92,7 @@ impl Ranks {
         let now = world.now();
         let rank = &mut self.ranks[index];
         let did = if self.over_sdr {
-            // SDR may have something to send without a word to the engine.
+            // SDR may have something to send without touching the engine.
             let seen = Some(world.activity());
             let is_new = std::mem::replace(&mut rank.seen, seen) != seen;
             if is_new {
@@ -103,7 +103,7 @@ impl Ranks {
             rank.group.drive(world.poll_nic(NicId(index)), now)
         };
         if did {
-            // It has posted, perhaps.
+            // It may have posted.
             world.nic_mut(NicId(index));
         }
         while let Some((_, result)) = rank.group.poll_done() {
@@ -136,7 +136,7 @@ impl Ranks {
         }
     }
 
-    /// What came of it, without the warm-up.
+    /// The outcome, without the warm-up.
     pub(super) fn outcome(self) -> Option<CollectivesOutcome> {
         if self.has_failed || self.left > 0 || self.started != Time::NEVER {
             return None;

@@ -1,5 +1,5 @@
-//! Flows of WRITEs through a switched network, each with a rate controller: how fast they are, how
-//! they share, and what gets lost.
+//! Flows of WRITEs through a switched network, each with a rate controller: throughput, fairness
+//! and loss.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use bowline_wire::Qpn;
 use crate::net::{Ecmp, Network, Spray, Topology, fat_tree};
 use crate::world::{App, HostConfig, NicId, RxId, TxId, World};
 
-/// What connects the hosts.
+/// The network topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One switch; the delay of each host's cable, in nanoseconds.
     Star(Vec<u64>),
-    /// A fat tree of switches with so many ports, full of hosts.
+    /// A fully populated fat tree of switches with this many ports.
     FatTree {
         /// Ports.
         k: usize,
-        /// Packets take paths by turns, instead of one path for each flow.
+        /// Packets are sprayed over the paths, instead of one path per flow.
         spray: bool,
     },
 }
@@ -44,26 +44,26 @@ pub struct FlowPlan {
 /// An experiment.
 #[derive(Clone, Debug)]
 pub struct FlowsConfig {
-    /// Of all that is random.
+    /// Seed of all randomness.
     pub seed: u64,
     /// The network.
     pub shape: Shape,
     /// Its cables.
     pub cable: LinkConfig,
-    /// What carries the flows: RC, or XP, whose receivers count what arrives.
+    /// The transport of the flows: RC, or XP, whose receivers count what arrives.
     pub transport: QpType,
-    /// What controls the flows.
+    /// The flows' rate control.
     pub control: RateControl,
     /// The flows.
     pub flows: Vec<FlowPlan>,
     /// When it ends at the latest.
     pub end_ns: u64,
-    /// How often throughput is looked at.
+    /// How often throughput is sampled.
     pub sample_ns: u64,
 }
 
 impl FlowsConfig {
-    /// Whether flows of this transport run on credit.
+    /// Whether flows of this transport are controlled by credit.
     fn grants_credit(&self, transport: QpType) -> bool {
         self.transport == transport && matches!(self.control, RateControl::Eqds(_))
     }
@@ -76,25 +76,25 @@ impl FlowsConfig {
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct FlowsOutcome {
-    /// When each flow was over, after its start.
+    /// When each flow completed, after its start.
     pub completed_ns: Vec<Option<u64>>,
     /// Gbit/s of each flow in each sample.
     pub gbps: Vec<Vec<f64>>,
-    /// Packets that found a full queue.
+    /// Packets dropped at a full queue.
     pub drops: u64,
-    /// Most bytes that waited in one queue.
+    /// Most bytes in one queue.
     pub peak_queue_bytes: u64,
 }
 
 impl FlowsOutcome {
-    /// Jain's index of what the flows had from sample `from` on.
+    /// Jain's index of the flows' throughput from sample `from` on.
     pub fn jain(&self, from: usize) -> f64 {
         let rates: Vec<f64> = self.gbps.iter().map(|flow| flow[from..].iter().sum()).collect();
         jain(&rates)
     }
 }
 
-/// Jain's fairness index: 1 if all have the same, 1/n if one has all.
+/// Jain's fairness index: 1 if all have the same, 1/n if one has everything.
 pub fn jain(rates: &[f64]) -> f64 {
     let (sum, squares) = rates.iter().fold((0.0, 0.0), |(s, q), r| (s + r, q + r * r));
     if squares == 0.0 { 1.0 } else { sum * sum / (rates.len() as f64 * squares) }
@@ -106,7 +106,7 @@ const PIECE: u32 = 64 << 10;
 const DEPTH: u32 = 8;
 /// Receives kept posted where the receiver counts.
 const RECEIVES: u32 = 64;
-/// Credit comes in pieces of two packets, at a little less than the receiver's link carries.
+/// Credit comes in units of two packets, at slightly less than the receiver's link rate.
 const QUANTUM: u64 = 8 << 10;
 const CREDIT_SHARE: f64 = 0.98;
 /// Tokens of timers above the flows' own.
@@ -139,7 +139,7 @@ fn build(config: &FlowsConfig) -> World {
             (hosts, topology)
         }
     };
-    // Over XP NICs grant credit themselves.
+    // Over XP, NICs grant credit themselves.
     let grant_bps = config.grants_credit(QpType::Xp).then(|| config.credit_bps());
     let configs = Topology::ipv4(hosts).into_iter().enumerate().map(|(i, addr)| HostConfig {
         nics: vec![NicConfig {
@@ -179,7 +179,7 @@ struct Flow {
     cq: CqId,
     source: MrKey,
     target: MrKey,
-    /// Where it arrives, if the receiver counts.
+    /// The receiving QP, if the receiver counts.
     arrival: Option<(Qpn, CqId)>,
     started: bool,
     posted: u64,
@@ -195,9 +195,9 @@ struct Flows {
     flows: Vec<Flow>,
     /// Flows that begin or end at a host.
     of_host: Vec<Vec<usize>>,
-    /// For each receiver, if credit is what controls.
+    /// One per receiver, if credit controls the rate.
     grantors: Option<Vec<Grantor>>,
-    /// From a receiver to a sender.
+    /// Delay from a receiver to a sender.
     delays: Vec<u64>,
     sample_ns: u64,
 }
@@ -221,7 +221,7 @@ impl Flows {
                 of_host[flow.plan.to].push(index);
             }
         }
-        // RC has no packet that could carry credit: the program grants.
+        // RC has no packet that could carry credit: the program grants it.
         let grantor = Grantor::new(config.credit_bps(), QUANTUM);
         let grantors = config.grants_credit(QpType::Rc).then(|| vec![grantor; hosts]);
         let delays = match &config.shape {
@@ -238,7 +238,7 @@ impl Flows {
         flow.started = true;
         let plan = flow.plan;
         if let Some(grantors) = &mut self.grantors {
-            // What the first packet says arrives with it.
+            // The request arrives with the first packet.
             grantors[plan.to].want(index, plan.bytes.unwrap_or(u64::MAX));
             let at = world.now().plus_nanos(self.delays[plan.from] + self.delays[plan.to]);
             world.wake_at(at, GRANTS | plan.to as u64);
@@ -271,7 +271,7 @@ impl Flows {
         any
     }
 
-    /// A receiver's next grants are on their way.
+    /// Sends a receiver's next grants.
     fn grant(&mut self, world: &mut World, host: usize) {
         let Some(grantors) = &mut self.grantors else { return };
         let (now, grantor) = (world.now(), &mut grantors[host]);

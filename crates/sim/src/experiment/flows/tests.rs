@@ -46,8 +46,8 @@ fn swift_and_eqds_hold_incast() {
     }
 }
 
-/// Jain's index of long flows in the second half of 60 ms, which begin one after the other, so far
-/// apart.
+/// Jain's index of long flows in the second half of 60 ms. They start one after the other,
+/// `apart_ns` apart.
 fn fairness(transport: QpType, control: RateControl, delays: &[u64], apart_ns: u64) -> f64 {
     let flow = |from| FlowPlan { from, to: 0, bytes: None, start_ns: from as u64 * apart_ns };
     let outcome = flows(&FlowsConfig {

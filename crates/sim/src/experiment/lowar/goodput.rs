@@ -5,8 +5,8 @@ use bowline_link::{Bursts, Loss, Prob};
 
 use super::{Figure, FigureRow, GaveUp, RATE_BPS, bar, code, gbps, iid, row, run, wan};
 
-/// What the paper's figure 9 shows, or its text says: ConnectX-5 in Gbit/s, and what LoWAR(32, 1)
-/// has of it.
+/// What the paper's figure 9 shows, or its text says: ConnectX-5 in Gbit/s, and the share of it
+/// that LoWAR(32, 1) reaches.
 fn paper(rtt_ms: u64, loss: f64) -> &'static str {
     match (rtt_ms, loss) {
         (40, 0.0) => "CX-5: 9.2",
@@ -31,7 +31,7 @@ pub(super) fn against_loss(seed: u64, quick: bool) -> Result<Figure, GaveUp> {
         let config = wan(seed, RATE_BPS, rtt_ms * 1_000, Loss::None, None);
         let window = f64::from(config.window_bytes / config.mtu.bytes());
         for loss in losses.iter().copied() {
-            // As many messages as give some dozens of losses, where the time that takes allows it.
+            // Enough messages for some dozens of losses, as far as the run time allows.
             let (few, many) = match loss {
                 0.0 => (300, 300),
                 0.001 => (80, 300),

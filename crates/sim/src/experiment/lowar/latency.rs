@@ -10,7 +10,7 @@ fn single(config: GoodputConfig, messages: u32) -> GoodputConfig {
     GoodputConfig { message_bytes: 1_000_000, messages, depth: 1, ..config }
 }
 
-/// Completion times in order of their length, in ms.
+/// Completion times, sorted, in ms.
 fn times_ms(config: &GoodputConfig) -> Result<Vec<f64>, GaveUp> {
     let mut times = run(config)?.completion_ns;
     times.sort_unstable();
@@ -62,7 +62,7 @@ pub(super) fn completion(seed: u64, quick: bool) -> Result<Figure, GaveUp> {
 const LAN_RTT_US: u64 = 20;
 
 /// Figure 13: what FEC adds to the completion of 1 MB on a LAN, without losses and with some.
-/// Computing takes no time here: a loss costs a wait for the repair, and only where that is still
+/// Computation takes no time here: a loss costs a wait for the repair, and only if that is still
 /// missing when all else has arrived.
 pub(super) fn added(seed: u64, quick: bool) -> Result<Figure, GaveUp> {
     const LOSS: f64 = 0.000_1;

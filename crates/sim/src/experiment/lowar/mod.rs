@@ -1,5 +1,5 @@
-//! Figures 9 to 13 of the LoWAR paper again, with the real engines: one connection with and without
-//! FEC under it.
+//! Reproduces figures 9 to 13 of the LoWAR paper with the real engines: one connection with and
+//! without FEC.
 
 mod goodput;
 mod latency;
@@ -43,13 +43,13 @@ pub struct Figure {
 /// A row of a figure.
 #[derive(Clone, Debug)]
 pub struct FigureRow {
-    /// One number a column.
+    /// One number per column.
     pub values: Vec<f64>,
     /// What the paper says about it, if anything.
     pub paper: &'static str,
 }
 
-/// A number that must be at least so large.
+/// A number with a required minimum.
 #[derive(Clone, Debug)]
 pub struct FigureBar {
     /// What it is.
@@ -61,13 +61,13 @@ pub struct FigureBar {
 }
 
 impl FigureBar {
-    /// Whether it is.
+    /// Whether the number reaches the minimum.
     pub fn holds(&self) -> bool {
         self.value >= self.least
     }
 }
 
-/// A connection gave up, so that there is nothing to measure.
+/// A connection gave up, so there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GaveUp;
 
@@ -79,7 +79,7 @@ impl fmt::Display for GaveUp {
 
 impl std::error::Error for GaveUp {}
 
-/// Measures a figure; `quick` for its trend only.
+/// Measures a figure; `quick` measures its trend only.
 ///
 /// # Errors
 /// If a connection gives up.
@@ -116,7 +116,7 @@ impl fmt::Display for Figure {
 /// 10 Gbit/s, as in all of the paper's figures.
 const RATE_BPS: u64 = 10_000_000_000;
 
-/// One connection that WRITEs 1 MiB at a time, a bandwidth-delay product and a little more in
+/// One connection that WRITEs 1 MiB at a time, with slightly more than a bandwidth-delay product in
 /// flight.
 pub fn wan(
     seed: u64,
@@ -134,7 +134,7 @@ pub fn wan(
         cable: LinkConfig {
             rate_bps: Some(bandwidth_bps),
             delay_ns: rtt_us * 500,
-            // Holds what is in flight twice: the losses asked for are the only ones.
+            // Holds twice what is in flight, so that only the requested losses occur.
             queue_bytes: u64::from(bdp * 2).max(16 << 20),
             ecn: None,
         },
@@ -151,7 +151,7 @@ pub fn wan(
 }
 
 impl Goodput {
-    /// Payload bits per second once the link is full: without the first round trip.
+    /// Payload bits per second once the link is full: excludes the first round trip.
     pub fn steady_bps(&self, config: &GoodputConfig) -> f64 {
         let skip = self.progress.len() / 10;
         let (first, last) = (self.progress[skip].0, self.progress[self.progress.len() - 1].0);

@@ -1,5 +1,5 @@
-//! One sender, many receivers, three ways: a group behind switches that copy and merge, fan-out,
-//! and chain replication, all over RC through a switched network.
+//! One sender, many receivers, three ways: a group behind switches that replicate and merge,
+//! fan-out, and chain replication, all over RC through a switched network.
 
 mod stream;
 #[cfg(test)]
@@ -23,8 +23,8 @@ pub enum Way {
     Group,
     /// A request to each.
     FanOut,
-    /// A request to the first, who passes the message on when he has all of it, and so on; the last
-    /// one's acknowledgement goes back the same way.
+    /// A request to the first, which forwards the message once it has all of it, and so on; the
+    /// last one's acknowledgement returns along the chain.
     Chain,
 }
 
@@ -47,7 +47,7 @@ impl Way {
 pub enum Fabric {
     /// So many hosts around one switch.
     Star(usize),
-    /// So many hosts in two racks by turns, joined by two spines.
+    /// This many hosts, alternating between two racks, which two spines join.
     TwoRacks(usize),
     /// A fat tree of switches with so many ports, full of hosts. Host `n` is in pod `n % k`.
     FatTree(usize),
@@ -70,7 +70,7 @@ pub struct StreamPlan {
     pub depth: u32,
     /// When it begins, unless it waits for others.
     pub start_ns: u64,
-    /// Streams that must be over before this one begins.
+    /// Streams that must have finished before this one starts.
     pub after: Vec<usize>,
 }
 
@@ -85,7 +85,7 @@ pub struct ReplicationConfig {
     pub cable: LinkConfig,
     /// Path MTU.
     pub mtu: Mtu,
-    /// Hosts with a loss on the last cable to them.
+    /// Hosts with loss on the last cable to them.
     pub losses: Vec<(usize, f64)>,
     /// Bytes in flight.
     pub window_bytes: u32,
@@ -93,7 +93,7 @@ pub struct ReplicationConfig {
     pub timeout: u8,
     /// What controls the senders.
     pub control: RateControl,
-    /// Least time between two CNPs for a group's sender; 0 passes all, as in the paper.
+    /// Minimum interval between CNPs to a group's sender; 0 passes all, as in the paper.
     pub cnp_interval_ns: u64,
     /// The streams.
     pub streams: Vec<StreamPlan>,
@@ -106,7 +106,7 @@ pub struct ReplicationConfig {
 pub struct StreamOutcome {
     /// When it began.
     pub started_ns: u64,
-    /// When all receivers had each message, and since when that was under way.
+    /// For each message: when all receivers had it, and when it was posted.
     pub messages: Vec<(u64, u64)>,
     /// When it was over.
     pub ended_ns: Option<u64>,
@@ -216,7 +216,7 @@ impl Replication {
         Replication { streams, at_host }
     }
 
-    /// Begins what waited for a stream that is over.
+    /// Starts the streams that waited for a finished one.
     fn begin_next(&mut self, world: &mut World) {
         for index in 0..self.streams.len() {
             let stream = &self.streams[index];

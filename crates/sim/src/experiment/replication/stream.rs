@@ -1,4 +1,4 @@
-//! One stream: its queue pairs, and what happens to each message.
+//! One stream: its queue pairs, and the handling of each message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{ReplicationConfig, StreamOutcome, StreamPlan, Way};
 use crate::multicast_storm::Control;
 use crate::world::{HostId, NicId, World};
 
-/// What a queue pair is to its stream.
+/// A queue pair's role in its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// It sends messages: the `n`-th leg's.
@@ -38,7 +38,7 @@ pub(super) struct Stream {
     pub(super) ends: Vec<End>,
     /// Where a leg writes to.
     remotes: Vec<Remote>,
-    /// Messages that each leg has completed, if all of them begin at the sender.
+    /// Messages that each leg has completed, if all legs start at the sender.
     completed: Vec<u64>,
     posted: u64,
     posted_at: VecDeque<u64>,
@@ -93,8 +93,8 @@ impl Stream {
         stream
     }
 
-    /// Makes a queue pair with memory for one message, and receives for as many as can be under
-    /// way.
+    /// Makes a queue pair with memory for one message, and receives for as many as can be in
+    /// flight.
     fn make_end(&mut self, world: &mut World, host: usize, role: Role) -> usize {
         let nic = world.nic_mut(NicId(host));
         let pd = nic.alloc_pd().expect("room");
@@ -177,7 +177,7 @@ impl Stream {
         self.post_more(world);
     }
 
-    /// Keeps as many messages under way as the plan says.
+    /// Keeps as many messages in flight as the plan says.
     fn post_more(&mut self, world: &mut World) {
         let limit = self.plan.messages.unwrap_or(u64::MAX);
         while self.posted < limit && self.posted_at.len() < self.plan.depth as usize {
@@ -201,7 +201,7 @@ impl Stream {
         let end = &self.ends[self.end_of(Role::Sender(leg))];
         let sges = [Sge::new(end.key, 0, self.plan.bytes)];
         let op = match self.plan.way {
-            // Whoever passes a message on must hear of it.
+            // A host that forwards a message must be notified of it.
             Way::Chain => SendOp::WriteImm(self.remotes[leg], 0),
             Way::Group | Way::FanOut => SendOp::Write(self.remotes[leg]),
         };
@@ -235,7 +235,7 @@ impl Stream {
         }
         let last = self.remotes.len() - 1;
         match (self.ends[part].role, is_receive, self.plan.way) {
-            // A message is there: the next leg's turn, or the way back.
+            // A message has arrived: forward it, or acknowledge it back along the chain.
             (Role::Receiver(leg), true, Way::Chain) if leg == last => self.acknowledge(world, leg),
             (Role::Receiver(leg), true, Way::Chain) => self.write(world, leg + 1),
             (Role::Sender(0), true, Way::Chain) => self.done(world),

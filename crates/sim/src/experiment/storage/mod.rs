@@ -27,7 +27,7 @@ use crate::world::{App, HostConfig, HostId, NicId, RxId, TxId, World};
 
 /// Stream of draws about requests.
 const STREAM: u64 = 0x7374_6f72;
-/// Receives that every queue pair keeps posted: more than can be under way to it.
+/// Receives that every queue pair keeps posted: more than can be in flight to it.
 const RECEIVES: u32 = 2 * DEPTH;
 /// Completions taken at a time.
 const POLLED: usize = 16;
@@ -39,8 +39,8 @@ const COPIES: usize = 3;
 pub struct StorageConfig {
     /// Of all that is random.
     pub seed: u64,
-    /// Ports of the switches of a fat tree full of hosts. One half of its pods has clients, the
-    /// other storage.
+    /// Ports of the switches of a fully populated fat tree. Half of its pods hold clients, the
+    /// other half storage.
     pub k: usize,
     /// Its cables.
     pub cable: LinkConfig,
@@ -58,12 +58,12 @@ pub struct StorageConfig {
     pub groups_per_node: usize,
     /// Bytes of a request.
     pub sizes: Sizes,
-    /// Part of a storage node's link that arriving writes take: each is written three times,
-    /// whatever the way. Reads are as many as writes.
+    /// Share of a storage node's link that arriving writes take: each is written three times,
+    /// whatever the method. There are as many reads as writes.
     pub load: f64,
-    /// Requests that come before this do not count.
+    /// Requests that arrive before this do not count.
     pub warm_up_ns: u64,
-    /// None come after this.
+    /// No requests arrive after this.
     pub arrivals_end_ns: u64,
     /// When it ends, whether all requests are done or not.
     pub end_ns: u64,
@@ -74,7 +74,7 @@ pub struct StorageConfig {
 pub struct StorageOutcome {
     /// How long each read took.
     pub reads_ns: Vec<u64>,
-    /// And each write, until all copies were there.
+    /// How long each write took, until all copies were there.
     pub writes_ns: Vec<u64>,
     /// Requests that were not done at the end.
     pub unfinished: usize,
@@ -99,7 +99,7 @@ fn mean(times: &[u64]) -> f64 {
 /// Runs an experiment.
 ///
 /// # Panics
-/// If a fat tree of `k` cannot be, or a connection fails.
+/// If there is no fat tree of `k`, or a connection fails.
 pub fn storage(config: &StorageConfig) -> StorageOutcome {
     let mut world = build(config);
     let mut store = Store::new(&mut world, config.clone());
@@ -126,22 +126,22 @@ fn build(config: &StorageConfig) -> World {
     World::new(config.seed, topology, hosts.collect())
 }
 
-/// Where a request is.
+/// The stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// A read's request, on its way to a copy.
+    /// A read's request, in flight to a copy.
     Request,
-    /// A read's bytes, on their way back.
+    /// A read's bytes, in flight to the client.
     Data,
-    /// A write's bytes, on their way to the primary.
+    /// A write's bytes, in flight to the primary.
     ToPrimary,
-    /// From there to so many others that do not have them yet.
+    /// In flight from there to the others, of which this many do not have them yet.
     Replicating(usize),
     /// Along a chain, to the copy of this number.
     Chain(usize),
     /// Back along the chain, to the copy of this number.
     Back(usize),
-    /// The primary's word that all have it.
+    /// The primary's reply that all have it.
     Answer,
     Done,
 }
@@ -158,7 +158,7 @@ struct Job {
     stage: Stage,
 }
 
-/// What a connection between two hosts is for: messages of one kind do not wait for others.
+/// The purpose of a connection between two hosts: messages of one kind do not wait for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
     Reads,
@@ -229,7 +229,7 @@ impl Store {
             jobs: Vec::new(),
             open: 0,
         };
-        // Flows are spread over the tree for all ways alike.
+        // Flows are spread over the tree, whatever the method.
         let control = Control::new(world, true);
         if store.config.way == Way::Group {
             store.make_groups(world, &control);
@@ -276,7 +276,7 @@ impl Store {
         }
     }
 
-    /// A message that says so has come to its end.
+    /// A message that announces itself has arrived.
     fn received(&mut self, world: &mut World, job: usize) {
         let Job { client, group, copy, bytes, stage, .. } = self.jobs[job];
         let copies = self.groups[group];
@@ -434,7 +434,7 @@ impl Store {
     }
 }
 
-/// What connections of a host share: nobody looks at the bytes, so that all have the same memory.
+/// Resources shared by a host's connections: nobody reads the bytes, so all use the same memory.
 fn share(world: &mut World, host: usize) -> Shared {
     let nic = world.nic_mut(NicId(host));
     let pd = nic.alloc_pd().expect("room");

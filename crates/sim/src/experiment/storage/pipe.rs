@@ -28,7 +28,7 @@ struct Message {
     is_posted: bool,
     /// Requests that are posted and not complete.
     requests: u32,
-    /// The other end hears when it is there.
+    /// The other end is notified when it has arrived.
     is_told: bool,
 }
 
@@ -44,7 +44,7 @@ impl Pipe {
         self.post(world);
     }
 
-    /// A request is complete. Returns the message that is acknowledged by that.
+    /// A request is complete. Returns the message that this acknowledges.
     pub(super) fn complete(&mut self, world: &mut World) -> Option<u32> {
         self.outstanding -= 1;
         let first = self.queue.front_mut().expect("a request belongs to a message");
