@@ -52,10 +52,20 @@ def run(command, limit_s, cwd=None, **variables):
         text, _ = process.communicate(timeout=limit_s)
         return process.returncode, text
     except subprocess.TimeoutExpired:
-        # The program and what it has started.
-        os.killpg(process.pid, 9)
+        kill_family(process.pid)
         text, _ = process.communicate()
         return None, text
+
+
+def kill_family(pid):
+    """Kills a program and what it has started, in sessions of their own or not (fio's jobs): their pipes end, too."""
+    for child in Path(f"/proc/{pid}/task").glob("*/children"):
+        for descendant in child.read_text().split():
+            kill_family(int(descendant))
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        pass
 
 
 def start(command, **variables):
@@ -87,7 +97,7 @@ def pair(env, server, client, limit_s, here="127.0.0.1", there="127.0.0.2", trie
             return status, text, log.read()
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, 9)
+                kill_family(process.pid)
             process.wait()
 
 
