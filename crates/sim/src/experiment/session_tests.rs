@@ -36,8 +36,8 @@ fn share_of(seed: u64, scheme: &str, loss: f64) -> f64 {
 
 #[test]
 fn selective_repeat_finds_the_rate_of_the_path() {
-    // At 1 % loss, one message in a hundred takes 1.4 s longer (docs/results/2026-11-17-loopback.md,
-    // "A stall of selective repeat").
+    // At 1 % loss, one message in a hundred takes 1.4 s longer: see "A stall of selective repeat"
+    // in docs/results/2026-11-17-loopback.md.
     for (loss, lowest, expected) in [(0.0, 0.9, 0.9), (0.01, 0.6, 0.8)] {
         let shares = share("sr-nack", loss);
         assert!(shares[0] > lowest && shares[1] > expected, "{loss}: {shares:?}");
