@@ -140,16 +140,6 @@ fn algorithms(operation: &Operation) -> Vec<Algorithm> {
     Algorithm::ALL.into_iter().filter(has).collect()
 }
 
-fn draw_shape(rng: &mut ChaCha8Rng, ranks: u32) -> Shape {
-    Shape {
-        ranks,
-        chunk_bytes: [8, 64, 64, 256, 4096][rng.random_range(0..5)],
-        slots: [1, 2, 3, 8][rng.random_range(0..4)],
-        inline_bytes: [0, 16, 1000][rng.random_range(0..3)],
-        seed: rng.random(),
-    }
-}
-
 #[test]
 fn every_collective_by_every_algorithm_at_up_to_16_ranks() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -167,7 +157,7 @@ fn every_collective_by_every_algorithm_at_up_to_16_ranks() {
                         in_place: turn % 2 == 0,
                         ..Request::new(operation)
                     };
-                    check(&request, draw_shape(&mut rng, ranks));
+                    check(&request, Shape::draw(&mut rng, ranks));
                 }
             }
         }
@@ -186,7 +176,7 @@ fn every_type_and_operator() {
                         let in_place = rng.random();
                         let request =
                             Request { dtype, op, algorithm, in_place, ..Request::new(operation) };
-                        check(&request, draw_shape(&mut rng, ranks));
+                        check(&request, Shape::draw(&mut rng, ranks));
                     }
                 }
             }
@@ -200,7 +190,7 @@ fn counts_of_all_to_all_differ_by_pair() {
     for ranks in 1..=9u32 {
         for turn in 0..6 {
             let count = |from: u32, to: u32| ((from * 7 + to * 3 + turn) % 11) as usize;
-            let mut world = World::new(draw_shape(&mut rng, ranks));
+            let mut world = World::new(Shape::draw(&mut rng, ranks));
             let in_place = turn % 2 == 1;
             let block =
                 |from, to| (0..count(from, to)).map(move |i| i64::from(from * 9 + to) + i as i64);
@@ -240,7 +230,7 @@ fn exchange_and_direct_reduce_in_rank_order() {
                 let expected: Vec<u8> = sum.iter().flat_map(|v| v.to_ne_bytes()).collect();
                 let operation = Operation::Allreduce { count: 101 };
                 let request = Request { algorithm, in_place, ..Request::new(operation) };
-                let mut world = World::new(draw_shape(&mut rng, ranks));
+                let mut world = World::new(Shape::draw(&mut rng, ranks));
                 let ops: Vec<_> = (0..ranks)
                     .map(|rank| {
                         let input = inputs[rank as usize].iter().flat_map(|v| v.to_ne_bytes());
@@ -272,7 +262,7 @@ fn all_ranks_get_the_same_bits() {
                 .collect();
             let mut results = Vec::new();
             for _ in 0..2 {
-                let mut world = World::new(draw_shape(&mut rng, ranks));
+                let mut world = World::new(Shape::draw(&mut rng, ranks));
                 let submit = |rank| world.submit(rank, &request, inputs[rank as usize].clone());
                 let ops: Vec<_> = (0..ranks).map(submit).collect();
                 world.finish();
@@ -291,7 +281,7 @@ fn operations_follow_each_other_in_order() {
     let mut rng = ChaCha8Rng::seed_from_u64(6);
     for turn in 0..40 {
         let ranks = rng.random_range(2..7);
-        let mut world = World::new(draw_shape(&mut rng, ranks));
+        let mut world = World::new(Shape::draw(&mut rng, ranks));
         let draw = |rng: &mut ChaCha8Rng| {
             let kind = rng.random_range(0..KINDS);
             let operation = operation(kind, rng.random_range(0..60), rng.random_range(0..ranks));

@@ -17,16 +17,6 @@ use router::{Shape, World};
 
 const SHAPES: [(u32, u32); 6] = [(2, 2), (2, 3), (3, 2), (3, 3), (2, 5), (4, 4)];
 
-fn draw_shape(rng: &mut ChaCha8Rng, ranks: u32) -> Shape {
-    Shape {
-        ranks,
-        chunk_bytes: [8, 64, 64, 256, 4096][rng.random_range(0..5)],
-        slots: [1, 2, 3, 8][rng.random_range(0..4)],
-        inline_bytes: [0, 16, 1000][rng.random_range(0..3)],
-        seed: rng.random(),
-    }
-}
-
 /// The host of each rank: one host after the other, by turns, or anyhow.
 fn draw_places(rng: &mut ChaCha8Rng, (hosts, each): (u32, u32)) -> Vec<u32> {
     let mut places: Vec<u32> = (0..hosts * each).map(|rank| rank / each).collect();
@@ -88,7 +78,7 @@ fn every_type_and_operator_wherever_ranks_are() {
                 let inputs: Vec<_> = (0..ranks)
                     .map(|rank| bytes(dtype, (0..count).map(|i| value(op, ranks, rank, i))))
                     .collect();
-                let shape = draw_shape(&mut rng, ranks);
+                let shape = Shape::draw(&mut rng, ranks);
                 let over_xp = [None, Some(0.0), Some(0.2)][rng.random_range(0..3)];
                 let got = outputs(shape, &Hosts::new(&places), &request, &inputs, over_xp);
                 let expected = bytes(dtype, (0..count).map(|i| reduced(op, ranks, i)));
@@ -126,7 +116,7 @@ fn additions_have_an_order_that_timing_does_not_change() {
         let inputs: Vec<Vec<u8>> = inputs.iter().map(raw).collect();
         for (turn, over_xp) in [None, None, Some(0.3)].into_iter().enumerate() {
             let request = Request { in_place: turn == 1, ..request(count) };
-            let shape = draw_shape(&mut rng, ranks);
+            let shape = Shape::draw(&mut rng, ranks);
             let got = outputs(shape, &Hosts::new(&places), &request, &inputs, over_xp);
             assert!(got.iter().all(|output| *output == expected), "{places:?}, turn {turn}");
         }

@@ -205,11 +205,12 @@ impl Running {
     /// Answers what was asked of services that had no other listener.
     fn end_lingering(&mut self, now: Time) {
         while let Some(service) = self.linger.due(now) {
-            for (from, mad) in self.linger.end(service) {
-                // Another process may listen for it by now.
-                if self.is_ours(&mad) {
-                    self.cm.handle_mad(now, from, &mad);
-                }
+            // Another process may listen for it by now. Our own reservation does not count: it may
+            // end a moment later than this.
+            let is_anothers = |shared: &Shared| shared.services.is_claimed_by_another(service.0);
+            let is_ours = !self.sharing.as_ref().is_some_and(is_anothers);
+            for (from, mad) in self.linger.end(service).into_iter().filter(|_| is_ours) {
+                self.cm.handle_mad(now, from, &mad);
             }
         }
     }

@@ -33,6 +33,19 @@ pub(crate) struct Shape {
     pub(crate) seed: u64,
 }
 
+impl Shape {
+    /// Small chunks and few slots, so that everything that can wait does.
+    pub(crate) fn draw(rng: &mut ChaCha8Rng, ranks: u32) -> Shape {
+        Shape {
+            ranks,
+            chunk_bytes: [8, 64, 64, 256, 4096][rng.random_range(0..5)],
+            slots: [1, 2, 3, 8][rng.random_range(0..4)],
+            inline_bytes: [0, 16, 1000][rng.random_range(0..3)],
+            seed: rng.random(),
+        }
+    }
+}
+
 /// What a post over RC carries.
 #[derive(Clone, Default)]
 struct Frame {

@@ -97,7 +97,12 @@ impl Services {
     /// Whether another process has claimed a service, or is about to. In doubt it has: answering
     /// for it would be worse.
     pub fn is_of_another(&self, service: u64) -> bool {
-        is_byte_locked(&self.file, byte_of(service)).unwrap_or(true) || self.is_reserved(service)
+        self.is_claimed_by_another(service) || self.is_reserved(service)
+    }
+
+    /// Whether another process has claimed a service, whoever has reserved it.
+    pub fn is_claimed_by_another(&self, service: u64) -> bool {
+        is_byte_locked(&self.file, byte_of(service)).unwrap_or(true)
     }
 
     /// Whether another process, with this prefix, has a queue pair 1.
