@@ -92,6 +92,13 @@ def agree(store: dist.Store, name: str, value: str, ranks: int, rank: int) -> bo
     return len({store.get(f"{name}/{other}") for other in range(ranks)}) == 1
 
 
+def leave(store: dist.Store, ranks: int, rank: int) -> None:
+    """Rank 0 serves the store, so it leaves last: otherwise the others' last requests would fail."""
+    store.set(f"over/{rank}", "yes")
+    if rank == 0:
+        store.wait([f"over/{other}" for other in range(ranks)])
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backend", choices=["gloo", "bowline"])
@@ -108,10 +115,12 @@ def pg_options(given: list[str]):
     import bowline.torch
 
     def value(text: str):
-        try:
-            return float(text)
-        except ValueError:
-            return text
+        for number in (int, float):
+            try:
+                return number(text)
+            except ValueError:
+                pass
+        return text
 
     options = dict(option.split("=", 1) for option in given)
     return bowline.torch.Options(**{name: value(text) for name, text in options.items()})
@@ -162,8 +171,8 @@ def main() -> None:
         if args.out:
             args.out.write_text(json.dumps(result))
         print(json.dumps({name: value for name, value in result.items() if name != "steps"}), flush=True)
-    agree(store, "over", "yes", ranks, rank)
     dist.destroy_process_group()
+    leave(store, ranks, rank)
 
 
 main()
