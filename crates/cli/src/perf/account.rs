@@ -45,7 +45,7 @@ pub(crate) struct Ledger {
     cpu: Duration,
     /// Elapsed time and CPU time of the test itself, once it is over.
     took: Option<(Duration, Duration)>,
-    /// Packets sent when the peer was told of the end. The peer may not count later ones.
+    /// Packets sent when the peer was told of the end. The peer might not count later ones.
     sent: Option<u64>,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Handled {
     pub(super) outcome: Result<usize, Vec<u32>>,
 }
 
-/// The user interrupted the transfer. The peer is told, and the user learns how to resume.
+/// The user interrupted the transfer. The peer is told, and the message says how to resume.
 #[derive(Debug)]
 pub(super) struct Interrupted(&'static str);
 

@@ -320,7 +320,7 @@ impl Fleet<'_> {
     fn part(&mut self, index: usize, outcome: Result<Vec<String>, String>) {
         let member = &mut self.members[index];
         if let Some(verdict) = member.verdict.take() {
-            // If the receiver's own thread reported the failure, it has ended.
+            // If the receiver's own thread reported the failure, that thread has ended.
             let _ = verdict.send(outcome.as_ref().map(|_| ()).map_err(Clone::clone));
         }
         let to = lock(&self.outgoing).get_mut(index).and_then(Option::take);
