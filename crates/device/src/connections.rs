@@ -100,7 +100,7 @@ impl Connections {
         Ok(result)
     }
 
-    /// Listens for a service. Returns `false` if another process on this address already does.
+    /// Listens for a service. Returns `false` if a process on this address already does.
     pub fn listen(&self, service: ServiceId, backlog: usize) -> Result<bool, LaneError> {
         self.lane.with(|nic, now| {
             let mut running = self.running();

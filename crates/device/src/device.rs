@@ -143,7 +143,7 @@ impl Device {
         &self.events
     }
 
-    /// Counters of its engines and ports. The kernel shows the counters of a verbs device.
+    /// Counters of its engines and ports. Fails on a verbs device, whose counters the kernel shows.
     pub fn counters(&self) -> Result<(Counters, PortCounters), DeviceError> {
         if self.verbs.is_some() {
             let instead =

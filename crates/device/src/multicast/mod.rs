@@ -68,7 +68,7 @@ impl Replicator {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Returns a group ID.
+    /// Gives a group ID back for reuse.
     pub fn give_back_id(&self, id: Qpn) {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).give_back(id);
     }

@@ -39,7 +39,7 @@ const WATCH: Duration = Duration::from_secs(1);
 const WATCH_EACH: Duration = Duration::from_millis(5);
 /// How long a caller may have to wait for the store.
 const SYNC_PATIENCE: Duration = Duration::from_millis(100);
-/// Delay before trying a store again that is down: at first, and at most.
+/// Delay before retrying a store that is down: at first, and at most.
 const DOWN_MIN: Duration = Duration::from_millis(50);
 const DOWN_MAX: Duration = Duration::from_secs(2);
 
