@@ -1,4 +1,4 @@
-//! `bowline completions` and `bowline man`: what shells and `man` know of the program.
+//! `bowline completions` and `bowline man`: shell completions and manual pages.
 
 use std::error::Error;
 use std::fs;

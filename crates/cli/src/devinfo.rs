@@ -1,4 +1,5 @@
-//! `bowline devinfo`: the devices of this host, and what live processes do with them.
+//! `bowline devinfo`: the devices of this host, and the counters of running processes that use
+//! them.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use crate::output::{plain, say, versioned};
 use crate::run::describe_report;
 
-/// How long a process may take to answer.
+/// How long to wait for a process to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Show the devices of this host and the counters of live processes
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Every address of an interface that is up, as a program without configuration would see it.
+/// Every address of an interface that is up, as an unconfigured program would see it.
 fn devices() -> Result<Vec<Value>, Box<dyn Error>> {
     let addresses = bowline_io::local_addresses()?;
     let qp_types = QpType::ALL.map(|qp_type| qp_type.descriptor().name);
@@ -73,7 +74,7 @@ fn devices() -> Result<Vec<Value>, Box<dyn Error>> {
         .collect())
 }
 
-/// The RoCE devices that the system's libibverbs has, or why it has none.
+/// The RoCE devices of the system's libibverbs, or the reason why there are none.
 fn verbs() -> Value {
     match bowline_ibverbs::list() {
         Ok(devices) => json!({ "devices": devices.iter().map(verbs_device).collect::<Vec<_>>() }),
@@ -129,7 +130,7 @@ fn print_verbs(verbs: &Value) {
     }
 }
 
-/// A value as people read it.
+/// A value as text.
 fn text(value: &Value) -> String {
     match value {
         Value::String(s) => plain(s),
@@ -138,7 +139,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The GID of an address: IPv4 addresses are mapped.
+/// The GID of an address. IPv4 addresses are mapped to IPv6.
 fn gid(addr: IpAddr) -> String {
     match addr {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_string(),
@@ -163,7 +164,7 @@ fn print_device(d: &Value) {
     println!();
 }
 
-/// What a process says about its device, or what went wrong.
+/// A process's answer about its device, or the error.
 pub(crate) fn ask(peer: &Peer, request: &str) -> Value {
     let failed = |error: String| json!({ "pid": peer.pid, "device": peer.device, "error": error });
     match control::ask(peer, request, PATIENCE) {

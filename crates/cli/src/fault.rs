@@ -1,4 +1,4 @@
-//! `bowline fault`: makes the devices of live processes fail, and work again.
+//! `bowline fault`: makes devices of running processes fail, and work again.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ pub(crate) struct FaultArgs {
     /// In every process of yours that has the device
     #[arg(long, conflicts_with = "pid")]
     all: bool,
-    /// Undo it after this time, as 5s or 200ms
+    /// Undo it after this time, e.g. 5s or 200ms
     #[arg(long = "for", value_name = "TIME", requires = "action")]
     lasts: Option<String>,
     /// Print one JSON object
@@ -77,7 +77,7 @@ impl FromStr for Action {
     }
 }
 
-/// Orders or lists faults.
+/// Injects, clears or lists faults.
 pub(crate) fn run(args: &FaultArgs) -> Result<ExitCode, Box<dyn Error>> {
     let line = match args.action {
         None | Some(Action::List) if args.lasts.is_some() => {
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &FaultArgs) -> Result<ExitCode, Box<dyn Error>> {
         None | Some(Action::List) => "faults".to_owned(),
         Some(Action::Order(action)) => format!("fault {}", request(action, args.lasts.as_deref())?),
     };
-    // `bowline fault list` is what people type.
+    // People also type `bowline fault list`.
     let is_list = args.action.is_none() && args.device.as_deref() == Some("list");
     let device = args.device.as_deref().filter(|_| !is_list);
     let live: Vec<(Peer, Value)> =
@@ -124,20 +124,20 @@ fn request(action: FaultAction, lasts: Option<&str>) -> Result<FaultRequest, Par
     }
 }
 
-/// Whether people mean this device by `name`: its name, or its address.
+/// Whether `name` means this device, by its name or its address.
 fn is_called(name: &str, peer: &Peer, state: &Value) -> bool {
     let addr = state["addr"].as_str().and_then(|addr| addr.parse::<IpAddr>().ok());
     name == peer.device || addr.is_some_and(|addr| name.parse() == Ok(addr))
 }
 
-/// Why it is not clear whom to act on.
+/// The error if more than one process has the device.
 fn several<'a>(devices: impl Iterator<Item = (&'a str, u32)>) -> String {
     let list: Vec<String> =
         devices.map(|(device, pid)| format!("{device} of process {pid}")).collect();
     format!("{} devices match ({}): say which with --pid, or --all", list.len(), list.join(", "))
 }
 
-/// Why there is nothing to act on, and what there is.
+/// The error if no device matches, with a list of those that exist.
 fn nobody(device: Option<&str>, pid: Option<u32>, live: &[(Peer, Value)]) -> String {
     let what = device.map_or("device".to_owned(), |device| format!("device {device}"));
     let who = match pid {
@@ -154,7 +154,7 @@ fn nobody(device: Option<&str>, pid: Option<u32>, live: &[(Peer, Value)]) -> Str
     format!("{who}; {instead}")
 }
 
-/// One device in one line.
+/// Describes one device in one line.
 fn describe(answer: &Value) -> String {
     let text = |key: &str| answer[key].as_str().unwrap_or("?");
     let process = format!("process {}", answer["pid"]);

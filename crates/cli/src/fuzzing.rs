@@ -1,4 +1,4 @@
-//! For fuzzers alone: what the program reads from others, without the program around it.
+//! Entry points for fuzzers: the program's parsers of untrusted input.
 
 use std::io::{self, Cursor};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::dissect::{Capture, dissect};
 pub use crate::transfer::fuzzing::recv;
 
-/// Dissects a capture, and prints it nowhere.
+/// Dissects a capture and discards the output.
 pub fn pcap(input: &[u8]) {
     for json in [false, true] {
         let source = Box::new(Cursor::new(input.to_vec()));
@@ -16,13 +16,13 @@ pub fn pcap(input: &[u8]) {
     }
 }
 
-/// Reads a question or an answer of discovery.
+/// Parses a discovery question or answer.
 pub fn discovery(input: &[u8]) {
     let _ = crate::peers::discovery::parse(true, input);
     let _ = crate::peers::discovery::parse(false, input);
 }
 
-/// Matches a path against a pattern, which a zero byte divides.
+/// Matches a path against a pattern; a zero byte separates the two.
 pub fn pattern(input: &[u8]) {
     crate::transfer::fuzzing::pattern(input);
 }

@@ -1,7 +1,8 @@
-//! A small HTTP server for what the program shows to browsers and to Prometheus: GET and HEAD, one
-//! request per connection, no files.
+//! A small HTTP server for browsers and Prometheus: GET and HEAD, one request per connection, no
+//! files.
 //!
-//! Clients are not trusted: requests, their time and the number of connections are bounded.
+//! Clients are not trusted: the size and duration of requests and the number of connections are
+//! bounded.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,18 +10,18 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections that are served at a time: a slow one does not hold up the others.
+/// Connections that are served at a time, so that a slow one does not hold up the others.
 const WORKERS: usize = 8;
 /// How long one connection may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest request.
+/// The longest request.
 const MAX_REQUEST: usize = 8 << 10;
 
-/// What is sent back.
+/// A response.
 pub(crate) struct Response {
-    /// The status line's code and words.
+    /// Code and text of the status line.
     pub(crate) status: &'static str,
-    /// The type of the body, and other headers of it.
+    /// Content type of the body, and other headers.
     pub(crate) headers: &'static str,
     /// The body.
     pub(crate) body: Arc<[u8]>,
@@ -34,11 +35,11 @@ impl Response {
     }
 }
 
-/// What answers a path, the query left out; nothing for a path that there is not.
+/// Answers a path, without its query. Returns `None` if the path does not exist.
 pub(crate) type Handler = dyn Fn(&str) -> Option<Response> + Send + Sync;
 
-/// An address to listen on, as people write it: a port of loopback, an address with the port of
-/// `default`, or both.
+/// Parses an address to listen on: a port on loopback, an address with the port of `default`, or
+/// both.
 pub(crate) fn parse_listen(text: &str, default: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
@@ -52,7 +53,7 @@ pub(crate) fn parse_listen(text: &str, default: &str) -> Result<SocketAddr, Stri
     text.parse().map_err(wrong)
 }
 
-/// Begins to serve; returns where. `what` names it in errors.
+/// Starts the server and returns its address. `what` names it in errors.
 pub(crate) fn start(
     addr: SocketAddr,
     what: &str,
@@ -67,9 +68,9 @@ pub(crate) fn start(
         thread::spawn(move || {
             for stream in listener.incoming() {
                 match stream {
-                    // A client that went away is its own concern.
+                    // A client that disconnects does not concern the server.
                     Ok(stream) => drop(answer(stream, &*handler)),
-                    // Out of descriptors, most likely: do not spin on it.
+                    // Most likely out of file descriptors: do not spin.
                     Err(_) => thread::sleep(Duration::from_millis(50)),
                 }
             }
@@ -102,7 +103,7 @@ fn answer(mut stream: TcpStream, handler: &Handler) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads up to the empty line, within one deadline; nothing if there is none where it has to be.
+/// Reads up to the empty line, within one deadline. Returns `None` if the request is too long.
 fn read_head(stream: &mut TcpStream, deadline: Instant) -> io::Result<Option<String>> {
     let mut head = Vec::new();
     let mut part = [0; 1024];
@@ -119,7 +120,7 @@ fn read_head(stream: &mut TcpStream, deadline: Instant) -> io::Result<Option<Str
     Ok(Some(String::from_utf8_lossy(&head).into_owned()))
 }
 
-/// Writes everything within one deadline, whatever pauses the reader makes.
+/// Writes everything within one deadline, however often the reader pauses.
 fn write(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.set_write_timeout(Some(left(deadline)?))?;
@@ -165,7 +166,7 @@ mod tests {
 
     fn ask(at: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(at).unwrap();
-        // A server that refuses may close before it has read everything.
+        // A server that rejects the request may close the connection before it has read everything.
         let _ = stream.write_all(request);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -207,7 +208,8 @@ mod tests {
     #[test]
     fn an_endless_request_ends() {
         let at = server(Vec::new());
-        // Closing with unread bytes may reset the connection before the answer is read.
+        // Closing a socket with unread bytes may reset the connection before the client reads the
+        // answer.
         let answer = ask(at, &vec![b'a'; 64 << 10]);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
         assert!(ask(at, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
@@ -227,7 +229,7 @@ mod tests {
         for stream in &mut idle {
             stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         }
-        // All workers are busy with them until their patience ends.
+        // These connections occupy all workers until they time out.
         assert!(ask(at, b"HEAD / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
     }
 

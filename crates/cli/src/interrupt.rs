@@ -1,4 +1,4 @@
-//! Ctrl-C, for commands that have something to say before they end.
+//! Handles Ctrl-C, for commands that print something before they exit.
 
 use std::process;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use bowline_wan::{Signals, Woken};
 
-/// The signal that asked the process to end; 0 if none has.
+/// The signal that asked the process to exit; 0 if none did.
 static ASKED: AtomicI32 = AtomicI32::new(0);
-/// How long a command may take to end in order.
+/// How long a command may take to exit cleanly.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Watches for SIGINT, SIGTERM and SIGHUP. A command looks at [`asked`] and ends in order; one that
-/// does not, and one that is asked a second time, is ended. Call it before there are threads.
+/// Watches for SIGINT, SIGTERM and SIGHUP. A command polls [`asked`] and exits cleanly. A command
+/// that does not exit in time, or receives a second signal, is terminated. Call this before
+/// starting threads.
 pub(crate) fn watch() {
     let Ok(signals) = Signals::take_over() else { return };
     thread::spawn(move || {
@@ -36,7 +37,7 @@ pub(crate) fn watch() {
     });
 }
 
-/// The signal that asked the process to end, if one has.
+/// The signal that asked the process to exit, if any.
 pub(crate) fn asked() -> Option<i32> {
     Some(ASKED.load(Ordering::Acquire)).filter(|signal| *signal != 0)
 }

@@ -1,4 +1,4 @@
-//! The `bowline` program, as a library so that what it reads from others can be fuzzed.
+//! The `bowline` program, as a library so that fuzzers can call its parsers.
 
 #![forbid(unsafe_code)]
 
@@ -110,7 +110,7 @@ fn command() -> clap::Command {
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
-    // clap itself answers wrong usage, with exit code 2.
+    // clap itself reports usage errors, with exit code 2.
     let matches = command().get_matches();
     log::start(&matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

@@ -1,7 +1,7 @@
-//! What the program says beside its results: `-v`, `-q` and `RUST_LOG`.
+//! Diagnostics on stderr: `-v`, `-q` and `RUST_LOG`.
 //!
-//! The library tells of set-up, failover, congestion and refusals as events of `tracing`, never of
-//! packets. They go to stderr, a line each.
+//! The library reports set-up, failover, congestion and refusals as `tracing` events, but never
+//! single packets. Each event is one line on stderr.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,10 +19,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::output;
 
-/// The program's own words have this target, and are shown without it.
+/// The target of the program's own events, which is not printed.
 const OWN: &str = "bowline";
 
-/// Gives a command and those below it `-v` and `-q`, where these letters are free.
+/// Adds `-v` and `-q` to a command and its subcommands, where these letters are free.
 pub(crate) fn with_options(command: Command) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
     if names.is_empty() {
@@ -50,18 +50,18 @@ fn add(command: Command) -> Command {
     command.args(new)
 }
 
-/// Begins to show what the options and `RUST_LOG` ask for.
+/// Starts logging at the level that the options and `RUST_LOG` ask for.
 pub(crate) fn start(matches: &ArgMatches) {
     let (level, is_asked) = level(matches);
     let variable = std::env::var("RUST_LOG").ok().filter(|text| !is_asked && !text.is_empty());
     let (targets, wrong) = match variable.as_deref().map(Targets::from_str) {
         Some(Ok(targets)) => (targets, false),
-        // Another program's filter may be written in a way of its own.
+        // The filter may use another program's syntax.
         Some(Err(_)) => (Targets::new().with_default(level), true),
         None => (Targets::new().with_default(level), false),
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).event_format(Lines);
-    // There is one already where this program is a part of another.
+    // If this program is part of another, a subscriber may exist already.
     let _ = tracing_subscriber::registry().with(targets).with(lines).try_init();
     if wrong {
         let text = variable.unwrap_or_default();
@@ -72,7 +72,7 @@ pub(crate) fn start(matches: &ArgMatches) {
     }
 }
 
-/// The level that the options ask for, and whether they ask at all.
+/// The level that the options ask for, and whether they ask for one at all.
 fn level(matches: &ArgMatches) -> (LevelFilter, bool) {
     let mut innermost = matches;
     while let Some((_, inner)) = innermost.subcommand() {
@@ -89,7 +89,8 @@ fn level(matches: &ArgMatches) -> (LevelFilter, bool) {
     }
 }
 
-/// `bowline: what happened`, and `bowline: setup: what happened` for what the library says.
+/// Formats lines as `bowline: what happened`, and as `bowline: setup: what happened` for events of
+/// the library.
 struct Lines;
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -110,7 +111,7 @@ where
 }
 
 fn line(target: &str, level: Level, text: &Text) -> String {
-    // What a peer has written may be in it.
+    // The text may contain strings that a peer sent.
     let said = output::plain(&format!("{}{}", text.message, text.fields));
     match target.strip_prefix("bowline::") {
         _ if target == OWN => format!("bowline: {said}"),

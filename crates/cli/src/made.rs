@@ -1,13 +1,13 @@
-//! What a page or a drawing says about itself: the command that made it, and when.
+//! The origin of a page or chart: the command that made it, and the date.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where numbers come from: the command and the date.
+/// The origin of the numbers: the command and the date.
 pub(crate) fn source() -> String {
     format!("{}, {}", command(), today())
 }
 
-/// This process's command, as a shell takes it.
+/// This process's command line, quoted for a shell.
 pub(crate) fn command() -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "+-.,%/_:=@".contains(c);
     let word = |word: String| {
@@ -18,7 +18,7 @@ pub(crate) fn command() -> String {
     std::iter::once("bowline".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// The date in UTC; that of `SOURCE_DATE_EPOCH` for builds that are to be repeated.
+/// The date in UTC, or that of `SOURCE_DATE_EPOCH` for reproducible builds.
 pub(crate) fn today() -> String {
     let fixed = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.parse().ok());
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -27,7 +27,8 @@ pub(crate) fn today() -> String {
 
 /// The day of a time in seconds since 1970, in the Gregorian calendar.
 fn date(seconds: u64) -> String {
-    // Years begin in March here, so that the leap day is their last; 400 of them have 146097 days.
+    // Years start in March here, so that the leap day is their last day. 400 of them have 146097
+    // days.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

@@ -1,4 +1,4 @@
-//! NICs as people name them on the command line.
+//! Names of NICs on the command line.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use bowline::{Device, DeviceBuilder, VerbsName};
 
-/// Bowline's NIC at an address, or a verbs device of the system's.
+/// Bowline's NIC at an address, or a verbs device of the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NicName {
     /// The soft NIC.
@@ -16,7 +16,7 @@ pub(crate) enum NicName {
 }
 
 impl NicName {
-    /// Starts opening it.
+    /// A builder that opens this NIC.
     pub(crate) fn builder(&self) -> DeviceBuilder {
         match self {
             NicName::Addr(addr) => Device::builder(*addr),
@@ -24,7 +24,7 @@ impl NicName {
         }
     }
 
-    /// Its address; that of a verbs device is the device's to tell.
+    /// The NIC's address. A verbs device is asked for its own.
     pub(crate) fn addr(&self) -> Result<IpAddr, bowline::Error> {
         match self {
             NicName::Addr(addr) | NicName::Verbs(VerbsName { addr: Some(addr), .. }) => Ok(*addr),
@@ -37,7 +37,8 @@ impl FromStr for NicName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<NicName, String> {
-        // As `bowline run` names devices; the name is for programs, which there are none of here.
+        // Accept the `NAME=NIC` syntax of `bowline run`. The name is for programs that it starts,
+        // so it is unused here.
         let nic = text.split_once('=').map_or(text, |(_, nic)| nic);
         if VerbsName::is_meant(nic) {
             return nic

@@ -1,4 +1,4 @@
-//! What all commands share in talking to people.
+//! Output functions that all commands share.
 
 use std::error::Error;
 use std::io::{IsTerminal, Write};
@@ -9,27 +9,27 @@ use bowline_link::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
-/// Version of every JSON object that the program prints: `docs/json.md` says what changes with it.
+/// Version of every JSON object that the program prints; `docs/json.md` says what changes with it.
 pub(crate) const JSON_VERSION: u32 = 1;
 
-/// Says what does not work as it should but can be done without, and what the user should know; not
-/// with `-q`.
+/// Prints a warning: something does not work as it should but is not essential, or the user should
+/// know it. Suppressed by `-q`.
 pub(crate) fn notice(text: &str) {
     tracing::warn!(target: "bowline", "{text}");
 }
 
-/// Says what works but might have been expected otherwise; only with `-v`.
+/// Prints something that works, but that the user might not expect. Only with `-v`.
 pub(crate) fn detail(text: &str) {
     tracing::info!(target: "bowline", "{text}");
 }
 
-/// Whether what goes to stdout may have colours (https://no-color.org).
+/// Whether output on stdout may be coloured (https://no-color.org).
 pub(crate) fn has_colours() -> bool {
     let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     std::io::stdout().is_terminal() && !is_refused
 }
 
-/// An object with the version of what the program prints.
+/// Adds the JSON version to an object.
 pub(crate) fn versioned(mut object: Value) -> Value {
     if let Value::Object(fields) = &mut object {
         fields.insert("version".to_owned(), JSON_VERSION.into());
@@ -37,14 +37,15 @@ pub(crate) fn versioned(mut object: Value) -> Value {
     object
 }
 
-/// Prints a line of a result. A reader that has seen enough closes the pipe, which is no mistake.
+/// Prints a line of a result. A reader that has seen enough may close the pipe, which is not an
+/// error.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Text that others have written, for a terminal: what would move the cursor, change colours or
-/// turn the direction of writing is shown as its code instead. File names and messages of a peer
-/// may have any.
+/// Makes text from others safe for a terminal. Characters that would move the cursor, change
+/// colours or reverse the writing direction are replaced by their codes. File names and messages
+/// from a peer may contain any of them.
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -57,7 +58,7 @@ pub(crate) fn plain(text: &str) -> String {
     out
 }
 
-/// Separators of lines, and marks that turn the direction of what follows.
+/// Whether this is a line separator, or a mark that changes the direction of the following text.
 fn is_format(c: char) -> bool {
     matches!(
         c,
@@ -65,13 +66,13 @@ fn is_format(c: char) -> bool {
     )
 }
 
-/// Prints an error as one line, and one with what to try.
+/// Prints an error on one line, and a suggestion on another.
 pub(crate) fn print_error(error: &(dyn Error + 'static)) {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
         let inner_text = inner.to_string();
-        // Most of our errors quote their cause already.
+        // Most of our errors already quote their cause.
         if !text.contains(&inner_text) {
             text.push_str(": ");
             text.push_str(&inner_text);
@@ -85,7 +86,7 @@ pub(crate) fn print_error(error: &(dyn Error + 'static)) {
     }
 }
 
-/// Refusals name the command that helps.
+/// Whether the error itself names the command that helps, as refusals do.
 fn says_what_to_do(error: &bowline::Error) -> bool {
     use bowline::{Error, SetupError};
     let Error::Setup(setup) = error else { return false };
@@ -107,7 +108,7 @@ pub(crate) fn progress(len: u64, message: &str) -> ProgressBar {
     bar(len, message, "{msg:24} [{bar:40}] {elapsed}")
 }
 
-/// A progress bar over bytes to be moved, in the same manner.
+/// A progress bar over bytes, also on stderr and invisible unless stderr is a terminal.
 pub(crate) fn progress_bytes(len: u64, message: &str) -> ProgressBar {
     let template = "{msg:24} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
     bar(len, message, template)
@@ -129,10 +130,10 @@ fn bar(len: u64, message: &str, template: &str) -> ProgressBar {
     bar
 }
 
-/// Parses how long a test may take.
+/// Parses the duration of a test.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let time = units::parse_duration(text).map_err(|error| {
-        // Tests take seconds, as a rule.
+        // Tests usually take seconds.
         error.replace(&format!("e.g. {text}ms"), &format!("e.g. {text}s"))
     })?;
     if (Duration::from_millis(10)..=Duration::from_secs(86_400)).contains(&time) {
@@ -141,7 +142,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     Err(format!("invalid duration `{text}`: it must be from 10ms to 86400s"))
 }
 
-/// Parses a size where a bare number is bytes, as perftest and nccl-tests have it.
+/// Parses a size. A bare number is in bytes, as in perftest and nccl-tests.
 pub(crate) fn parse_bytes(text: &str) -> Result<u32, String> {
     let bytes = text.parse::<u64>().or_else(|_| units::parse_size(text));
     let bytes = bytes.ok().filter(|n| (1..=1 << 30).contains(n));

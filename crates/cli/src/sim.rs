@@ -1,4 +1,4 @@
-//! `bowline sim`: the protocol in virtual time.
+//! `bowline sim`: runs the protocol in virtual time.
 
 use std::error::Error;
 use std::fs::File;
@@ -64,7 +64,7 @@ enum SimCommand {
     bowline sim storm --sealed --seeds 500\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
-    /// How many seeds; 1000 unless told, or 1 with --seed
+    /// Number of seeds [default: 1000, or 1 with --seed]
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
     /// First seed
@@ -73,7 +73,7 @@ struct StormArgs {
     /// This seed, or with --seeds the first of them
     #[arg(long, value_name = "S", conflicts_with = "start")]
     seed: Option<u64>,
-    /// Threads; by default one per core
+    /// Number of threads [default: one per core]
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
     /// Print one JSON object instead of text
@@ -82,7 +82,7 @@ struct StormArgs {
     /// SDR and its reliability schemes instead of the NIC's own transports
     #[arg(long, conflicts_with = "failover")]
     sdr: bool,
-    /// XP, best effort with deadlines, alone
+    /// XP (best effort with deadlines) alone
     #[arg(long, conflicts_with_all = ["failover", "sdr"])]
     xp: bool,
     /// Reliable multicast: groups over trees of switches that copy and merge
@@ -94,15 +94,15 @@ struct StormArgs {
     /// Collective operations of several ranks, over RC and over XP with bounds
     #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "multicast", "cm", "attacker"])]
     collective: bool,
-    /// Sealed connections, some with failover, keys that change all the time, and an attacker on
-    /// the path
+    /// Sealed connections, some with failover, with frequent key changes and an attacker on the
+    /// path
     #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "multicast", "cm", "collective"])]
     sealed: bool,
-    /// Two NICs per host, and connections that move between them
+    /// Two NICs per host, with connections that move between them
     #[arg(long)]
     failover: bool,
-    /// Add an attacker without secrets, who forges packets, to every seed, not only to those that
-    /// draw one
+    /// Add an attacker who forges packets but knows no secrets to every seed, instead of only to
+    /// those that draw one
     #[arg(long)]
     attacker: bool,
     /// Write a readable log of the seed's events
@@ -128,14 +128,14 @@ impl StormArgs {
         if self.attacker { Attacker::Always } else { Attacker::Drawn }
     }
 
-    /// The options that decide what a seed is.
+    /// The options that select the scenario of a seed.
     fn flags(&self) -> String {
         let attacker = if self.attacker { " --attacker" } else { "" };
         format!("{}{attacker}", self.kind().flag())
     }
 }
 
-/// Which storm.
+/// The kind of storm.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StormKind {
     Plain,
@@ -175,7 +175,7 @@ impl StormKind {
         }
     }
 
-    /// How to ask for it.
+    /// The option that selects it.
     fn flag(self) -> &'static str {
         match self {
             StormKind::Plain => "",
@@ -190,7 +190,7 @@ impl StormKind {
     }
 }
 
-/// Seeds that fail are printed up to here; one is enough to start with.
+/// Maximum number of failing seeds that are printed; one is enough to start with.
 const MAX_FAILURES_SHOWN: usize = 5;
 
 /// Runs `bowline sim`.
@@ -235,15 +235,15 @@ fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
             + &verdict(outcome.totals.seeds, outcome.failures.len())
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads the first lines only has seen what he wanted.
+        // The reader, e.g. `head`, has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         written => written?,
     }
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes the log of a seed's events. If an engine panics, the log ends there; the run that follows
-/// reports it.
+/// Writes the log of a seed's events. If an engine panics, the log ends there, and the run that
+/// follows reports the panic.
 fn trace(args: &StormArgs, seed: u64, path: &Path) -> io::Result<()> {
     let log = Box::new(BufWriter::new(File::create(path)?));
     let (run, attacker) = (args.kind().run_seed_traced(), args.attacker());
@@ -331,7 +331,7 @@ fn failures_text(failures: &[Failure], flags: &str) -> String {
     text
 }
 
-/// How it ended, in the last line.
+/// The last line: how the storm ended.
 fn verdict(seeds: u64, failed: usize) -> String {
     match failed {
         0 => format!("storm passed: {seeds} seeds\n"),

@@ -1,4 +1,4 @@
-//! `bowline collective` as people run it: ranks as processes on loopback.
+//! `bowline collective` as users run it: ranks are processes on loopback.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ fn collectives_over_xp_are_right_and_say_what_they_lose() {
     assert!(!output.status.success() && text.contains("--transport xp"), "{text}");
 }
 
-/// One after the other: each starts ranks on the same addresses.
+/// Runs them one after the other, because each starts ranks on the same addresses.
 #[test]
 fn every_collective_is_measured_and_right() {
     let sizes = ["-b", "96", "-e", "96K", "-f", "32", "-n", "2", "-w", "1", "--json"];
@@ -114,7 +114,7 @@ fn every_collective_is_measured_and_right() {
     }
 }
 
-/// Ranks that prove who they are seal what they send, over every transport.
+/// Ranks that authenticate each other seal what they send, over every transport.
 #[test]
 fn ranks_prove_who_they_are_and_seal() {
     let place = Place::new();
@@ -139,7 +139,7 @@ fn ranks_prove_who_they_are_and_seal() {
     }
 }
 
-/// A rank with a key that nobody trusts is no rank: the others do not wait for it to make sense.
+/// A rank whose key nobody trusts is rejected. The others do not wait for it.
 #[test]
 fn a_stranger_is_no_rank() {
     let place = Place::new();
@@ -156,19 +156,19 @@ fn a_stranger_is_no_rank() {
     let text = String::from_utf8_lossy(&stranger.stderr);
     assert_eq!(stranger.status.code(), Some(1), "{text}");
     assert!(text.contains("is not known"), "{text}");
-    // The right one still gets in.
+    // The right rank can still join.
     let right = rank(1, "a").wait_with_output().unwrap();
     assert!(right.status.success(), "{}", String::from_utf8_lossy(&right.stderr));
     assert!(host.wait().unwrap().success());
 }
 
-/// Off loopback a store proves nothing about who writes to it.
+/// Outside loopback, a store proves nothing about who writes to it.
 #[test]
 fn ranks_off_loopback_are_authenticated_or_say_so() {
     let place = Place::new();
     let mut command = place.rank(0, 2, &["allreduce"]);
     command.args(["--timeout", "1s"]);
-    // The last --device counts; it is nobody's.
+    // The last --device counts; this address belongs to nobody.
     let args: Vec<_> = command.get_args().map(|arg| arg.to_owned()).collect();
     let at = args.iter().position(|arg| arg == "--device").unwrap();
     let mut command = Command::new(BOWLINE);
@@ -196,14 +196,14 @@ fn wrong_options_say_what_is_right() {
     assert!(dtype.contains("bf16"), "{dtype}");
 }
 
-/// Under a launcher each process is a rank; one that is killed is named by the others, who end.
+/// Under a launcher, each process is a rank. If one is killed, the others name it and exit.
 #[test]
 fn a_killed_rank_ends_the_others_with_its_name() {
     let place = Place::new();
     let args = ["allreduce", "-b", "1M", "-e", "1M", "-n", "1000000", "-w", "0", "-c", "0"];
     let mut ranks: Vec<Child> =
         (0..3).map(|rank| place.rank(rank, 3, &args).spawn().unwrap()).collect();
-    // Rank 0 prints its header when all have met.
+    // Rank 0 prints its header when all ranks have met.
     let mut line = String::new();
     let mut stdout = BufReader::new(ranks[0].stdout.take().unwrap());
     stdout.read_line(&mut line).unwrap();

@@ -1,4 +1,4 @@
-//! What all commands have in common: JSON, exit statuses, units, logs.
+//! What all commands share: JSON, exit statuses, units, logs.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn units_are_the_same_everywhere() {
     }
 }
 
-/// A library that can be preloaded without any effect: one that every program has.
+/// A library that has no effect when preloaded: one that every program loads anyway.
 fn harmless_library() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
@@ -101,7 +101,7 @@ fn run_passes_its_programs_status_on_and_tells_its_own_errors() {
     assert!(stderr.contains("/no/such/library.so"), "{stderr}");
 }
 
-/// What is said about set-up is said when somebody asks for it, and goes to stderr.
+/// Set-up events are logged only on request, and go to stderr.
 #[test]
 fn logs_are_filtered() {
     let demo = |env: Option<&str>, args: &[&str]| {

@@ -1,4 +1,4 @@
-//! `bowline fault` on devices of other processes: a `bowline perf` between two.
+//! `bowline fault` on devices of other processes: a `bowline perf` between two of them.
 
 #[path = "common/pair.rs"]
 mod pair;
@@ -12,7 +12,7 @@ fn fault(args: &[&str]) -> Output {
     Command::new(BOWLINE).arg("fault").args(args).output().unwrap()
 }
 
-/// The only device that an order reaches, as JSON.
+/// The only device that a command affects, as JSON.
 fn order(args: &[&str]) -> Value {
     let output = fault(&[args, &["--json"]].concat());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -22,7 +22,7 @@ fn order(args: &[&str]) -> Value {
     json["devices"][0].clone()
 }
 
-/// What a process has sent and received.
+/// Packets that a process has sent and received.
 fn counters(addr: &str) -> (u64, u64) {
     let output = Command::new(BOWLINE).args(["devinfo", "--json"]).output().unwrap();
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -58,13 +58,13 @@ fn a_link_that_stays_down_ends_the_transfer() {
     let mut pair = Pair::start("write-bw", "30s");
     let text = String::from_utf8(fault(&[&pair.client_addr, "down"]).stdout).unwrap();
     assert!(text.contains("link down, down"), "{text}");
-    // Everybody's devices are listed, and this one among them.
+    // The list contains all devices, including this one.
     let all = String::from_utf8(fault(&["list"]).stdout).unwrap();
     assert!(all.contains(&pair.client_addr) && all.contains(&pair.server_addr), "{all}");
     assert_eq!(pair.client.wait().unwrap().code(), Some(1));
 }
 
-/// Two processes on one address: an order says which of them is meant, or that both are.
+/// Two processes on one address: a command must say which of them it means, or that it means both.
 #[test]
 fn several_processes_are_not_faulted_by_mistake() {
     let pair = Pair::on("write-bw", "30s", |server| server.to_owned());

@@ -1,4 +1,4 @@
-//! `bowline group` against a `bowline switch` at work.
+//! `bowline group` against a running `bowline switch`.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use serde_json::Value;
 const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process, ended when dropped.
+/// A process that is killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -26,14 +26,14 @@ fn start(args: &[&str]) -> Process {
     Process(command.spawn().unwrap())
 }
 
-/// A loopback network of the test's own.
+/// A loopback network for this test alone.
 fn net() -> String {
     use std::hash::{BuildHasher, RandomState};
     let [a, b, ..] = RandomState::new().hash_one(0).to_le_bytes();
     format!("127.{}.{b}", a.max(1))
 }
 
-/// Free a moment ago, on an address that nobody else listens on.
+/// A port that was free a moment ago, on an address that nobody else listens on.
 fn free_port(addr: &str) -> String {
     TcpListener::bind((addr, 0)).unwrap().local_addr().unwrap().port().to_string()
 }
@@ -52,7 +52,7 @@ fn group(args: &[&str]) -> Output {
     Command::new(BOWLINE).arg("group").args(args).output().unwrap()
 }
 
-/// The one switch of an answer in JSON.
+/// The only switch in a JSON answer.
 fn switch(args: &[&str]) -> Value {
     let output = group(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -104,14 +104,14 @@ fn a_switch_tells_about_its_groups_and_evicts() {
     let evicted = switch(&[&["evict", id, &members[2].0], &here[..]].concat());
     let gone = &evicted["groups"][0]["members"][2];
     assert_eq!((&gone["addr"], &gone["live"]), (&members[2].0.as_str().into(), &false.into()));
-    // The sender goes on.
+    // The sender continues.
     let before = evicted["counters"]["acks_out"].as_u64().unwrap();
     while switch(&[&["stats"], &here[..]].concat())["counters"]["acks_out"].as_u64().unwrap()
         <= before
     {
         assert!(started.elapsed() < PATIENCE, "nothing is acknowledged any more");
     }
-    // Once more is too late, and the last one stays.
+    // A second eviction comes too late, and the last member stays.
     let twice = group(&["evict", id, &members[2].0, "--switch", &at]);
     assert_eq!(twice.status.code(), Some(1));
     let why = String::from_utf8_lossy(&twice.stderr).into_owned();
@@ -124,7 +124,7 @@ fn a_switch_tells_about_its_groups_and_evicts() {
     let text = group(&["ls", "--switch", &at]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains(&format!("switch {at}")) && text.contains("evicted"), "{text}");
-    // A switch is no device: others do not meet it.
+    // A switch is not a device, so other processes do not see it as one.
     let devinfo = Command::new(BOWLINE).args(["devinfo", "--json"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&devinfo.stdout).contains("switch@"));
     drop(servers);

@@ -1,4 +1,4 @@
-//! `bowline run` from a program that stands alone, as `cargo install` leaves it.
+//! `bowline run` from a single binary, as `cargo install` installs it.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use common::{BOWLINE, Scratch};
 
-/// The program by itself, far from what was built with it, and a place for its caches.
+/// The program alone, away from its build tree, and a directory for its caches.
 struct Installed {
     dir: PathBuf,
     scratch: Scratch,
@@ -21,8 +21,8 @@ impl Installed {
         let name = scratch.0.file_name().unwrap();
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&dir).unwrap();
-        // A file that is being written cannot be executed, and a process that another test starts
-        // may still hold it: so it is no copy.
+        // Not a copy: a file that is open for writing cannot be executed, and a process that
+        // another test starts may still hold it open.
         fs::hard_link(BOWLINE, dir.join("bowline")).unwrap();
         fs::create_dir(scratch.path("tmp")).unwrap();
         Installed { dir, scratch }
@@ -60,12 +60,12 @@ fn a_program_alone_brings_its_library() {
     let said = text(&output.stdout);
     let library = PathBuf::from(said.lines().next().unwrap());
     assert!(library.starts_with(bowline.path("cache/bowline")), "{}", library.display());
-    // Not only named: loaded into what the shell started.
+    // The library is not only named, but loaded into what the shell started.
     assert!(said.lines().skip(1).any(|line| line.contains(library.to_str().unwrap())), "{said}");
     let versioned = library.parent().unwrap().join("bowline-lib/libibverbs.so.1");
     assert!(versioned.is_file(), "{}", versioned.display());
 
-    // Half of a library is not loaded, but written anew.
+    // A truncated library is not loaded, but written again.
     let whole = fs::read(&library).unwrap();
     fs::write(&library, &whole[..whole.len() / 2]).unwrap();
     let output = bowline.run("true");
@@ -91,7 +91,7 @@ fn directories_of_others_are_named_and_not_used() {
     let cache = bowline.path("cache/bowline");
     fs::create_dir_all(&cache).unwrap();
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
-    // Temporary files are the second choice.
+    // The directory for temporary files is the second choice.
     let output = bowline.run("echo $LD_PRELOAD");
     let library = text(&output.stdout);
     assert!(Path::new(&library).starts_with(bowline.path("tmp")), "{library}");

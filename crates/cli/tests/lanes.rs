@@ -1,4 +1,4 @@
-//! `bowline perf` on devices of eight lanes: what is left when an end is killed.
+//! `bowline perf` on devices with eight lanes: what is left behind when an end is killed.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A process that is killed when the test is over.
+/// A process that is killed on drop.
 struct Process(Child);
 
 impl Process {
@@ -22,14 +22,14 @@ impl Process {
         Process(child)
     }
 
-    /// Waits for its first line of notes.
+    /// Waits for the first line on stderr.
     fn first_note(&mut self) {
         let mut line = String::new();
         let stderr = self.0.stderr.take().expect("it is piped");
         BufReader::new(stderr).read_line(&mut line).expect("it is text");
     }
 
-    /// Whether it ended well, and what it printed.
+    /// Whether it exited successfully, and what it printed.
     fn end(&mut self) -> (bool, String) {
         let start = Instant::now();
         while self.0.try_wait().expect("it is a child").is_none() {
@@ -75,13 +75,13 @@ fn a_peer_that_is_killed_leaves_nothing_behind() {
     let (server, client) = (addr(1), addr(2));
     for killed in 0..2 {
         let mut ends = run(&server, &client, "30");
-        // Long enough that all lanes are at work.
+        // Long enough that all lanes are busy.
         std::thread::sleep(Duration::from_millis(800));
         ends[killed].0.kill().expect("it runs");
         let (well, text) = ends[1 - killed].end();
         assert!(!well, "its peer is gone, and it says: {text}");
     }
-    // All lanes of both addresses are to be had again, and work.
+    // All lanes of both addresses are available again, and work.
     let [_server, mut client_end] = run(&server, &client, "0.5");
     let (well, text) = client_end.end();
     assert!(well, "{text}");

@@ -1,4 +1,4 @@
-//! rsync's most used options and ours, row by row as `docs/send.md` has them.
+//! rsync's most used options and ours, in the order of the table in `docs/send.md`.
 
 mod common;
 
@@ -52,7 +52,7 @@ fn links_arrive_as_links() {
     assert_eq!(fs::read_link(out.join("t/dangling")).unwrap(), Path::new("/nonexistent/there"));
     let inode = |name: &str| fs::metadata(out.join(name)).unwrap().ino();
     assert_eq!(inode("t/file"), inode("t/sub/second"));
-    // Again, and with a link that says something else now.
+    // Send again, with a link that has another target now.
     fs::remove_file(scratch.path("t/dangling")).unwrap();
     symlink("file", scratch.path("t/dangling")).unwrap();
     assert_eq!(recv.send_ok(&[&scratch.path("t")], &[])["moved_bytes"], 0);
@@ -202,7 +202,7 @@ fn what_cannot_be_read_or_written_is_left_out_and_the_rest_arrives() {
 #[test]
 fn a_file_that_changes_while_it_is_sent_is_left_out() {
     let scratch = Scratch::new();
-    // More than both ends hold at a time: the last block is read late.
+    // More than both ends hold at a time, so the last block is read late.
     let big = scratch.write("t/big", &noise(224 * MIB, 3));
     scratch.write("t/small", b"x");
     let recv = Recv::start(&scratch.path("out"), &[]);
@@ -218,7 +218,7 @@ fn a_file_that_changes_while_it_is_sent_is_left_out() {
     left_out(&output, "t/big: it changed while it was being sent");
     assert!(scratch.path("out/t/small").exists());
     assert!(!scratch.path("out/t/big").exists(), "what changed has no name there");
-    // The same command again goes on.
+    // Running the same command again resumes the transfer.
     assert!(recv.send(&[&scratch.path("t")], &[]).status.success());
     assert_eq!(fs::read(&big).unwrap(), fs::read(scratch.path("out/t/big")).unwrap());
 }
@@ -325,7 +325,7 @@ fn twenty_random_deaths_lose_nothing() {
         let victim = if death % 2 == 0 { &mut sender } else { &mut recv.child };
         victim.kill().unwrap();
         let _ = sender.wait();
-        // A file that has its name is whole.
+        // A file that has its final name is complete.
         if out.join("t/big").exists() {
             assert!(fs::read(out.join("t/big")).unwrap() == bytes, "death {death}");
             fs::remove_file(out.join("t/big")).unwrap();
@@ -351,7 +351,7 @@ fn a_full_disk_is_said_before_anything_is_sent() {
     }
     let recv = Recv::start(&scratch.path("out"), &[]);
     failed(&recv.send(&[&path], &[]), "are free there");
-    // And the receiver takes the next one.
+    // The receiver also accepts the next transfer.
     recv.send_ok(&[&scratch.write("small", b"x")], &[]);
 }
 

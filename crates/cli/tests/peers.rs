@@ -1,5 +1,5 @@
-//! Peers that know each other by keys or by a code, as people use them; and others that are kept
-//! out.
+//! Peers that authenticate each other by keys or by a code, as users do; and others, which are
+//! rejected.
 
 mod common;
 
@@ -49,19 +49,19 @@ fn a_known_peer_sends_and_a_stranger_is_told_what_to_do() {
     let (there, here) = (scratch.path("there"), scratch.path("here"));
     let file = scratch.write("file", &noise(3 * MIB, 1));
     let mut recv = Recv::with_config(&scratch.path("out"), &there, &here, &["--json"]);
-    // The host is not known; nobody can be asked.
+    // The host is unknown, and there is no user to ask.
     let output = recv.send(&[&file], &["--secure"]);
     failed(&output, "is not known yet");
     let fingerprint = report(&key(&there, &["show", "--json"]));
     let fingerprint = fingerprint["fingerprint"].as_str().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains(fingerprint));
-    // Taken at the first use; but the receiver does not know the sender.
+    // The host's key is accepted at first use, but the receiver does not know the sender.
     let output = recv.send(&[&file], &["--secure", "--accept-new"]);
     let ours = public_key(&here);
     failed(&output, &format!("bowline key trust {ours}"));
     recv.line_with(&format!("bowline key trust {ours}"));
     assert!(!scratch.path("out/file").exists());
-    // Now it does, at once.
+    // Now the receiver knows it, without a restart.
     assert!(key(&there, &["trust", &ours, "ada"]).status.success());
     let sent = recv.send_ok(&[&file], &["--secure"]);
     assert_eq!(sent["peer"], fingerprint);
@@ -102,14 +102,14 @@ fn a_code_is_enough_and_a_wrong_one_is_void() {
     failed(&recv.send(&[&file], &["--code", &wrong]), "the code is wrong, and void now");
     let second = recv.code();
     assert_ne!(first, second);
-    // The first is void, whoever has it; that is a try as well.
+    // The first code is void, whoever has it. Trying it counts as an attempt too.
     failed(&recv.send(&[&file], &["--code", &first]), "the code is wrong, and void now");
     let third = recv.code();
     let sent = recv.send_ok(&[&file], &["--code", &third.to_uppercase().replace('-', " ")]);
     let received = recv.report();
     assert_eq!(sent["digest"], received["digest"]);
     assert!(sent["peer"].is_string() && received["peer"].is_string());
-    // Nothing was remembered.
+    // No key was stored.
     let list = report(&key(&there, &["ls", "--json"]));
     assert_eq!(list["authorized_keys"].as_array().unwrap().len(), 0);
 }
@@ -157,9 +157,9 @@ fn many_silent_strangers_hold_up_nobody() {
     let strangers: Vec<_> = (0..40)
         .filter_map(|_| std::net::TcpStream::connect((recv.addr.as_str(), port)).ok())
         .collect();
-    // They are all from one address; a sender from there waits until the first are given up, one
-    // from elsewhere does not. On loopback the kernel picks 127.0.0.1 for all, so this is the worse
-    // case.
+    // All connections come from one address. A sender from there waits until the first ones are
+    // given up, and one from elsewhere does not. On loopback the kernel picks 127.0.0.1 for all, so
+    // this is the worse case.
     let start = std::time::Instant::now();
     let mut output = recv.send(&[&file], &[]);
     while !output.status.success() && start.elapsed() < Duration::from_secs(30) {
@@ -169,7 +169,7 @@ fn many_silent_strangers_hold_up_nobody() {
     drop(strangers);
 }
 
-/// A `bowline perf` server with a configuration of its own, ended when dropped, and what it says.
+/// A `bowline perf` server with its own configuration, killed on drop, and its output.
 struct Perf {
     child: std::process::Child,
     addr: String,
@@ -212,7 +212,7 @@ fn perf_asks_who_is_there_and_seals() {
     let scratch = Scratch::new();
     let (there, here) = (scratch.path("there"), scratch.path("here"));
     let mut server = Perf::start(&there, &["--seal"]);
-    // A stranger does not end the server, nor does one who says nothing of himself.
+    // Neither a stranger nor a client that does not authenticate ends the server.
     failed(&server.client(&here, &["--seal", "--accept-new"]), "bowline key trust");
     failed(&server.client(&here, &[]), "it wants to know who connects");
     assert!(key(&there, &["trust", &public_key(&here)]).status.success());
@@ -246,7 +246,7 @@ fn perf_takes_a_code() {
     failed(&server.client(&here, &["--code"]), "--code WORDS");
 }
 
-/// Off loopback nobody is measured with who has not said who he is, unless both ends want it so.
+/// Outside loopback both ends must authenticate, unless both are told not to.
 #[test]
 fn perf_off_loopback_is_authenticated_unless_asked_otherwise() {
     if !can_make_namespaces() {
@@ -280,7 +280,7 @@ fn perf_off_loopback_is_authenticated_unless_asked_otherwise() {
     assert!(text.contains("write-bw, sealed"), "{text}");
 }
 
-/// Whether two namespaces can be made.
+/// Whether this system allows two network namespaces.
 fn can_make_namespaces() -> bool {
     let tried = Command::new(BOWLINE).args(["wan", "--right", "true"]).output().unwrap();
     if !tried.status.success() {
@@ -290,7 +290,7 @@ fn can_make_namespaces() -> bool {
 }
 
 /// Two commands and one code between two network namespaces: the file arrives, and nothing of it
-/// can be read on the way.
+/// can be read on the network.
 #[test]
 fn a_newcomer_needs_two_commands_and_one_code() {
     if !can_make_namespaces() {
@@ -301,7 +301,7 @@ fn a_newcomer_needs_two_commands_and_one_code() {
     let file = scratch.write("secret-name.txt", secret.repeat(40_000).as_bytes());
     let (there, here, out) = (scratch.path("there"), scratch.path("here"), scratch.path("out"));
     let (said, capture) = (scratch.path("said"), scratch.path("capture"));
-    // The one person reads the code to the other.
+    // One user reads the code to the other.
     let left = format!(
         "XDG_CONFIG_HOME={} exec {BOWLINE} recv --code {} 2>{}",
         there.display(),

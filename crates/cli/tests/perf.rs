@@ -1,4 +1,4 @@
-//! `bowline perf` as people run it: two processes on loopback.
+//! `bowline perf` as users run it: two processes on loopback.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
 
-/// A server on an address of its own, ended when dropped.
+/// A server on its own address. It is killed on drop.
 struct Server {
     child: Child,
     addr: String,
@@ -19,7 +19,7 @@ struct Server {
 impl Server {
     fn start(test: &str, args: &[&str]) -> Server {
         let addr = random_addr();
-        // Free a moment ago, and on an address that nobody else listens on.
+        // A port that was free a moment ago, on an address that nobody else listens on.
         let port = TcpListener::bind((addr.as_str(), 0)).unwrap().local_addr().unwrap().port();
         let port = port.to_string();
         let mut child = Command::new(BOWLINE)
@@ -46,7 +46,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It ends by itself after one client; after a failed test it may still wait.
+        // The server exits after one client, but may still wait after a failed test.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -58,7 +58,7 @@ fn random_addr() -> String {
     format!("127.{}.{}.{}", a.max(1), b, c.clamp(1, 254))
 }
 
-/// Runs a test between two processes; returns the client's JSON.
+/// Runs a test between two processes. Returns the client's JSON.
 fn run(test: &str, args: &[&str]) -> Value {
     run_with(Server::start(test, &[]), test, args)
 }
@@ -90,7 +90,7 @@ fn unreliable_bandwidth_is_counted_where_it_arrives() {
     for (test, transport) in cases {
         let report = run(test, &["-s", "64K", "-n", "300", "--transport", transport]);
         let delivered = report["results"][0]["delivered"].as_f64();
-        // Senders of one host wait for its receivers, unless these get no turn for long.
+        // On one host, senders wait for receivers, unless these are not scheduled for a long time.
         let delivered = delivered.unwrap_or_else(|| panic!("{report}"));
         assert!((0.01..=1.0).contains(&delivered), "{test} {transport}: {report}");
     }
@@ -98,7 +98,7 @@ fn unreliable_bandwidth_is_counted_where_it_arrives() {
     assert!(report["results"][0]["delivered"].is_null(), "{report}");
 }
 
-/// The loss that a test reports is what its link lost, packet by packet.
+/// The reported loss equals what the link lost, packet by packet.
 #[test]
 fn the_loss_figure_is_what_the_link_lost() {
     for (test, transport, size) in [
@@ -107,7 +107,7 @@ fn the_loss_figure_is_what_the_link_lost() {
         ("send-bw", "ud", "1K"),
         ("write-bw", "xp", "16K"),
     ] {
-        // At a rate that no socket buffer overflows at.
+        // At a rate that overflows no socket buffer.
         let link = "loss=3%,rate=400Mbps,delay=2ms,queue=64MiB,seed=5";
         let args = ["-s", size, "-n", "400", "--transport", transport, "--link", link, "-t", "16"];
         let report = run(test, &args);
@@ -117,17 +117,18 @@ fn the_loss_figure_is_what_the_link_lost() {
         assert!(lost > 0, "{transport}: {report}");
         assert_eq!(lost, counter(&report, "port", "impair_lost"), "{transport}: {report}");
     }
-    // By a scheme, too.
+    // The same with a scheme.
     let link = "loss=3%,rate=400Mbps,delay=2ms,queue=64MiB,seed=5";
     let report =
         run("write-bw", &["-s", "256K", "-n", "30", "--scheme", "sr-nack", "--link", link]);
     let lost = report["results"][0]["ends"]["to_server"]["lost_packets"].as_u64().unwrap();
     let of_link = counter(&report, "port", "impair_lost");
-    // Its ends go on to talk to each other while they count: a few packets may be on their way.
+    // The ends keep exchanging packets while they count, so a few may be in flight.
     assert!(lost > 0 && lost.abs_diff(of_link) <= 10, "{report}");
 }
 
-/// A scheme's ends cut messages alike, so the server takes what only the client was told.
+/// Both ends of a scheme must cut messages in the same way, so the server uses the MTU that only
+/// the client was given.
 #[test]
 fn a_schemes_server_takes_the_clients_mtu() {
     let report = run("write-bw", &["-s", "64K", "-n", "20", "--scheme", "sr-nack", "-m", "1024"]);
@@ -147,7 +148,7 @@ fn both_ends_send_at_the_same_time() {
         let ways = &row["directions"];
         let sum = ways["client_gbps"].as_f64().unwrap() + ways["server_gbps"].as_f64().unwrap();
         assert!((sum - row["bw_average_gbps"].as_f64().unwrap()).abs() < 1e-9, "{row}");
-        // Data flows both ways.
+        // Data flows in both directions.
         for way in ["to_server", "to_client"] {
             assert!(row["ends"][way]["sent_packets"].as_u64().unwrap() > 0, "{row}");
         }
@@ -195,7 +196,7 @@ fn intervals_and_cpu_are_told() {
     }
 }
 
-/// Without JSON the lines come as the test runs.
+/// Without JSON, lines appear while the test runs.
 #[test]
 fn interval_lines_are_printed() {
     let server = Server::start("write-bw", &[]);
@@ -205,7 +206,7 @@ fn interval_lines_are_printed() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let lines = text.lines().filter(|line| line.contains("packets resent")).count();
-    // A busy machine skips some.
+    // A busy machine skips some intervals.
     assert!((1..=10).contains(&lines), "{text}");
 }
 
@@ -230,7 +231,7 @@ fn ctrl_c_prints_what_was_measured() {
         let row = &report["results"][0];
         assert_eq!(row["interrupted"], true, "{test}: {row}");
         assert!(row["iterations"].as_u64() > Some(0), "{test}: {row}");
-        // The server has heard of it, and has a result of its own.
+        // The server was told, and has its own result.
         assert!(server.child.wait().unwrap().success(), "{test}");
     }
 }
@@ -263,7 +264,7 @@ fn without_libibverbs_a_verbs_device_says_what_to_install() {
 #[test]
 fn latency_tests_order_their_quantiles() {
     for test in ["write-lat", "send-lat", "read-lat", "atomic-lat"] {
-        // Both processes on the server's address.
+        // Both processes use the server's address.
         let json = run(test, &["-n", "200"]);
         let row = &json["results"][0];
         assert_eq!(row["iterations"].as_u64(), Some(200), "{test}: {row}");
@@ -306,7 +307,7 @@ fn an_impaired_link_is_survived_and_captured() {
     );
 }
 
-/// A counter of one end's NIC or port; those that are zero are left out.
+/// A counter of one end's NIC or port; counters that are zero are left out.
 fn counter(json: &Value, part: &str, name: &str) -> u64 {
     json[part][name].as_u64().unwrap_or(0)
 }
@@ -417,7 +418,7 @@ fn errors_are_one_line_and_a_hint() {
     }
 }
 
-/// Measures against several servers, whose last words must be good.
+/// Measures against several servers, which must all exit successfully.
 fn to_many(servers: Vec<Server>, args: &[&str]) -> Value {
     let to: Vec<String> =
         servers.iter().map(|server| format!("{}:{}", server.addr, server.port)).collect();
@@ -462,7 +463,7 @@ fn a_scheme_reaches_many_servers_in_the_port_and_by_fan_out() {
     }
 }
 
-/// Measures a chain of three servers, of which one may be killed meanwhile.
+/// Measures a chain of three servers, one of which may be killed meanwhile.
 fn chain(test: &str, args: &[&str], kill: Option<usize>) -> (Vec<Server>, Output) {
     let mut servers: Vec<Server> = (0..3).map(|_| Server::start(test, &[])).collect();
     let to: Vec<String> =
@@ -493,7 +494,7 @@ fn a_chain_of_servers_has_every_byte_also_where_packets_get_lost() {
     ];
     for (test, args) in cases {
         let (servers, output) = chain(test, args, None);
-        // The sender has compared what each server has with what it sent.
+        // The sender has compared each server's data with what it sent.
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{test} {args:?}: {stderr}");
         for mut server in servers {

@@ -7,11 +7,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Arguments of a link that can be planned for.
+/// Arguments for a link that can be planned.
 const LINK: [&str; 8] =
     ["--bandwidth", "400Gbps", "--rtt", "25ms", "--chunk-loss", "1e-3", "--size", "128MiB"];
 
-/// A directory of the test's own; coding rates are remembered there too.
+/// A separate directory for each test, which also holds the cached coding rates.
 fn scratch(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{name}"));
     std::fs::create_dir_all(&dir).unwrap();
@@ -179,7 +179,7 @@ fn bursts_keep_the_rate_of_losses() {
     let mean = |plan: &Value| plan["schemes"][0]["mean_s"].as_f64().unwrap();
     let plain = json("burst", &link);
     assert_eq!(with("1")["schemes"][2], plain["schemes"][2]);
-    // Go-back-N goes back once for a burst.
+    // Go-back-N goes back only once for a burst.
     assert!(mean(&with("8")) < mean(&plain));
     for wrong in ["0", "-1", "many"] {
         let output = plan("burst", &[&link[..], &["--burst", wrong]].concat());

@@ -1,4 +1,4 @@
-//! `bowline top`, beside a `bowline perf` between two processes.
+//! `bowline top` during a `bowline perf` between two processes.
 
 #[path = "common/pair.rs"]
 mod pair;
@@ -16,7 +16,7 @@ fn top(args: &[&str]) -> Command {
     command
 }
 
-/// The device at an address, in one look.
+/// The device at an address, from one sample.
 fn device(addr: &str) -> Value {
     let output = top(&["--once", "--json", "-i", "300ms"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -86,7 +86,7 @@ fn prometheus_gets_the_counters_of_all_devices() {
     assert!(value("bowline_rtt_max_seconds", client) > 0.0);
     assert!(value("bowline_up", server) == 1.0);
     assert_eq!(answer.matches("# TYPE bowline_tx_packets_total counter").count(), 1);
-    // Nothing else than the format allows.
+    // The body contains nothing that the format does not allow.
     let body = answer.split("\r\n\r\n").nth(1).unwrap();
     assert!(
         body.lines().all(|line| line.starts_with("# ") || line.starts_with("bowline_")),

@@ -1,4 +1,4 @@
-//! `bowline send` and `bowline recv` as people run them: two processes on loopback.
+//! `bowline send` and `bowline recv` as users run them: two processes on loopback.
 
 mod common;
 
@@ -86,7 +86,7 @@ fn every_scheme_survives_a_lossy_link() {
     }
 }
 
-/// Waits until a part of a file has been recorded as there.
+/// Waits until a part of a file has been recorded as written.
 fn wait_for_progress(state: &Path) {
     let start = Instant::now();
     while fs::metadata(state).map_or(0, |m| m.len()) < 36 + 36 {
@@ -109,7 +109,7 @@ fn a_transfer_goes_on_where_either_end_was_killed() {
         // SIGKILL.
         if kill_sender { &mut sender } else { &mut recv.child }.kill().unwrap();
         if kill_sender {
-            // The receiver takes the next one.
+            // The receiver accepts the next transfer.
             let sent = recv.send_ok(&[&file], &[]);
             check_resumed(&sent, &bytes, &out);
             fs::remove_file(out.join("file")).unwrap();
@@ -168,14 +168,14 @@ fn what_exists_is_kept_unless_told_otherwise() {
     fs::write(&file, &bytes).unwrap();
     left_out(&recv.send(&[&dir], &[]), "d/file exists there and differs");
     drop(recv);
-    // Left by an attempt with another version, which was longer.
+    // A leftover of an attempt with another, longer version.
     fs::write(out.join("d/file.bowline-part"), noise(20 * MIB, 6)).unwrap();
     let recv = Recv::start(&out, &["--overwrite"]);
     let sent = recv.send_ok(&[&dir], &[]);
     assert_eq!(sent["moved_bytes"], 16 * MIB as u64, "what both have stays");
     assert!(fs::read(out.join("d/file")).unwrap() == bytes);
 
-    // A link in the place of a directory leads nowhere.
+    // A link in the place of a directory is not followed.
     let elsewhere = scratch.path("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     fs::remove_dir_all(out.join("d")).unwrap();
@@ -196,7 +196,7 @@ fn a_client_that_says_nothing_holds_up_nobody() {
     let idle = std::net::TcpStream::connect((recv.addr.as_str(), port)).unwrap();
     let start = Instant::now();
     recv.send_ok(&[&file], &[]);
-    // The client that was first would be waited for ten seconds.
+    // If the receiver served the first client first, this would take ten seconds.
     assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
     drop(idle);
 }
@@ -236,7 +236,7 @@ fn errors_say_what_to_do() {
     assert_eq!(wrong.status.code(), Some(2));
 }
 
-/// A file system of 64 MiB that somebody else fills once the first bytes are there.
+/// A file system of 64 MiB that another process fills after the first bytes have arrived.
 #[test]
 fn a_disk_that_fills_up_meanwhile_is_said_and_the_next_try_goes_on() {
     let scratch = Scratch::new();

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends to all of them.
+/// The command that sends to all receivers.
 fn send_command(scratch: &Scratch, to: &[&Recv], paths: &[&Path], args: &[&str]) -> Command {
     let to: Vec<String> = to.iter().map(|recv| format!("{}:{}", recv.addr, recv.port)).collect();
     let mut command = bowline(&scratch.path("config"));
@@ -55,7 +55,7 @@ fn what_any_receiver_lacks_reaches_all_of_them() {
     let scratch = Scratch::new();
     tree(&scratch);
     let recvs = receivers(&scratch, 3, &[]);
-    // The second has one of the files already.
+    // The second receiver already has one of the files.
     let bytes = fs::read(scratch.path("src/large.bin")).unwrap();
     scratch.write("out1/src/large.bin", &bytes);
     let all: Vec<&Recv> = recvs.iter().collect();
@@ -84,7 +84,7 @@ fn a_receiver_that_dies_is_named_and_the_others_get_everything() {
     let mut recvs = receivers(&scratch, 3, &[]);
     let source = scratch.path("src");
     let all: Vec<&Recv> = recvs.iter().collect();
-    // Some seconds.
+    // This takes some seconds.
     let command = send_command(&scratch, &all, &[&source], &["--rate", "100Mbps"]).spawn().unwrap();
     let begun = scratch.path("out1/src/large.bin.bowline-part");
     let started = Instant::now();
@@ -101,7 +101,7 @@ fn a_receiver_that_dies_is_named_and_the_others_get_everything() {
     let errors = errors(&report);
     assert!(errors[0].is_none() && errors[1].is_some() && errors[2].is_none(), "{report}");
     assert!(is_same(&scratch, "out0/src", "large.bin") && is_same(&scratch, "out2/src", "many/7"));
-    // The same again goes on where it stopped; the others have everything.
+    // Running the same command again resumes; the other receivers have everything.
     recvs[1] = Recv::start(&scratch.path("out1"), &[]);
     let all: Vec<&Recv> = recvs.iter().collect();
     let output = send_command(&scratch, &all, &[&source], &[]).output().unwrap();

@@ -1,4 +1,4 @@
-//! `bowline wan` with real namespaces. Where none can be made, the tests say so and pass.
+//! `bowline wan` with real namespaces. If the system allows none, the tests say so and pass.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -53,11 +53,11 @@ fn commands_run_at_their_ends_and_the_right_one_decides() {
     assert!(lines.contains(&"right | to 10.42.0.1".to_owned()), "{lines:?}");
     let report = report(&ended);
     assert_eq!(report["right_status"], 3);
-    // It was ended, and did not end.
+    // The command was terminated and did not exit by itself.
     assert!(report["left_status"].is_null(), "{report}");
 }
 
-/// What it takes for `bowline perf` to be at both ends.
+/// Arguments for running `bowline perf` at both ends.
 fn perf_args(iterations: &str) -> [String; 4] {
     let left = format!("{BOWLINE} perf send-bw -d {{left}} --insecure");
     let right = format!("{BOWLINE} perf send-bw {{left}} -d {{right}} -n {iterations} --insecure");
@@ -71,7 +71,7 @@ fn what_a_program_sends_crosses_the_link() {
     }
     let perf = perf_args("200");
     let mut args: Vec<&str> = perf.iter().map(String::as_str).collect();
-    // However busy the machine that tests this.
+    // However busy the machine is that runs this test.
     args.extend(["--json", "--late-limit", "10s", "--link", "rate=1Gbps,delay=2ms,loss=0.5%"]);
     args.extend(["--seed", "7"]);
     let done = wan(&args);
@@ -79,7 +79,7 @@ fn what_a_program_sends_crosses_the_link() {
     let report = report(&done);
     let there = &report["to_left"];
     let count = |key: &str| there[key].as_u64().expect("a count");
-    // 200 messages of 64 KiB in packets of 1024 bytes, and what was sent again.
+    // 200 messages of 64 KiB in packets of 1024 bytes, plus retransmissions.
     assert!(count("segments") > 12_800, "{report}");
     assert!(count("lost") > 20, "{report}");
     assert!(

@@ -1,6 +1,6 @@
-//! How long a connection stands still when its NIC has died, over loopback: from the moment that
-//! its retries are exhausted, which would have been its first failed completion, to the first good
-//! one on the backup. And how long a thousand of them do, of one process.
+//! How long a connection stalls when its NIC has failed, over loopback. The time runs from the
+//! moment when its retries are exhausted, which would have caused its first failed completion, to
+//! the first good completion on the backup. Also measures a thousand connections of one process.
 //!
 //! Prints one JSON object. `bench/failover/run` runs it.
 
@@ -34,7 +34,7 @@ fn main() {
     }
 }
 
-/// When a failure was noticed first, by the device's clock.
+/// When a failure was first noticed, by the device's clock.
 fn noticed_ms(host: &Host) -> f64 {
     let noticed = host.account().timeline.into_iter().filter_map(|report| match report.outcome {
         Outcome::Moved { handover_ns, .. } => {
@@ -45,7 +45,7 @@ fn noticed_ms(host: &Host) -> f64 {
     noticed.min().unwrap_or(0) as f64 / 1e6
 }
 
-/// A stream of WRITEs whose path dies: how long it stood still, in milliseconds.
+/// A stream of WRITEs whose path fails: how long it stalled, in milliseconds.
 fn one(mode: Mode) -> f64 {
     let store = TestStore::new();
     let [(a, ca), (b, _cb)] = pair(mode, &store);
@@ -68,15 +68,16 @@ fn one(mode: Mode) -> f64 {
         assert!(completions.iter().all(|c| c.status == WcStatus::Success), "{completions:?}");
         if away && !completions.is_empty() {
             let now = a.device.now().as_nanos() as f64 / 1e6;
-            // The report comes when the peer has answered, which is before any data.
+            // The report is written when the peer has answered, which is before any data.
             until("the report", || !a.account().timeline.is_empty());
             return now - noticed_ms(&a);
         }
     }
 }
 
-/// A thousand connections of one process, each with a WRITE outstanding: from the first failure
-/// noticed to the last completion, and the same from the fault on, in milliseconds.
+/// A thousand connections of one process, each with a WRITE outstanding. Returns the time from the
+/// first noticed failure to the last completion, and the time from the fault to the last
+/// completion, in milliseconds.
 fn crowd(mode: Mode) -> (f64, f64) {
     let store = TestStore::new();
     let [a, b] = [0, 1].map(|_| Host::new(mode, &store));

@@ -1,20 +1,20 @@
-//! What a device's objects stand on: Bowline's own engines, or verbs.
+//! The backends of a device's objects: Bowline's own engines, or verbs.
 
 use crate::DeviceError;
 
-/// An object of the soft NIC, or one of verbs. All objects of a device are of one kind.
+/// An object of the soft NIC, or a verbs object. All objects of a device are of one kind.
 ///
-/// An enum rather than a trait object: on the soft NIC's data path it costs a comparison, and no
-/// call.
+/// This is an enum rather than a trait object: on the soft NIC's data path it costs a comparison,
+/// not a call.
 pub(crate) enum Backend<S, V> {
-    /// On every engine of the device.
+    /// An object on every engine of the device.
     Soft(S),
-    /// One of the provider's.
+    /// An object of the provider.
     Verbs(V),
 }
 
 impl<S, V> Backend<S, V> {
-    /// The soft NIC's; refused on a verbs device, of which `what` is asked.
+    /// The soft NIC's object. Fails on a verbs device; `what` names the operation in the error.
     #[inline]
     pub(crate) fn soft(&self, what: &'static str) -> Result<&S, DeviceError> {
         match self {
@@ -23,7 +23,7 @@ impl<S, V> Backend<S, V> {
         }
     }
 
-    /// The provider's, if it is one.
+    /// The provider's object, if it is one.
     #[inline]
     pub(crate) fn verbs(&self) -> Option<&V> {
         match self {

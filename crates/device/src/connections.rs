@@ -1,8 +1,8 @@
-//! The connection manager of a device: its state machine, run in the first lane over queue pair 1.
+//! A device's connection manager. Its state machine runs in the first lane, over queue pair 1.
 //!
-//! Where several processes share the address, each of them sees every message. What is another's is
-//! left to that one, and what is nobody's is answered by the one that speaks for all
-//! ([`Services`]).
+//! If several processes share the address, each of them sees every message. A process leaves the
+//! messages of other processes to them. One process speaks for all, and answers messages that
+//! belong to nobody ([`Services`]).
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -22,27 +22,27 @@ use crate::events::LostPeers;
 use crate::linger::{self, Linger};
 use crate::{Device, DeviceError, random_bytes};
 
-/// Receives kept posted. A message that finds none is lost, and is sent again.
+/// Number of posted receives. A message that finds none is lost, and is sent again.
 const RECEIVES: u32 = 1024;
-/// Sends that may wait.
+/// Number of sends that may wait.
 const SENDS: u32 = 1024;
-/// Bytes of a receive: the MAD comes behind a GRH.
+/// Bytes of a receive: the MAD follows a GRH.
 const SLOT: usize = 512;
 const _: () = assert!(Grh::LEN + MAD_LEN <= SLOT);
-/// Events kept for the application.
+/// Maximum number of events kept for the application.
 const MAX_EVENTS: usize = 1 << 18;
 
-/// What happens to connections.
+/// An event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEvent {
-    /// What the connection manager says.
+    /// An event of the connection manager.
     Cm(Event),
-    /// The peer of a queue pair that is watched ([`Qp::watch_peer`](crate::Qp::watch_peer)) is
-    /// gone: [`CmManager::peer_lost`] ends its connection.
+    /// The peer of a watched queue pair ([`Qp::watch_peer`](crate::Qp::watch_peer)) is gone.
+    /// [`CmManager::peer_lost`] ends its connection.
     PeerLost(Qpn),
 }
 
-/// The connections of a device: the manager, its queue pair, and a channel for what happens.
+/// The connections of a device: the manager, its queue pair, and a channel for events.
 pub struct Connections {
     lane: Arc<Lane>,
     running: Arc<Mutex<Running>>,
@@ -82,11 +82,11 @@ impl Connections {
         Ok(Connections { lane, running, task, events, peers })
     }
 
-    /// Calls the manager, and sends what it has to say.
+    /// Calls the manager, and sends the messages that it produces.
     ///
-    /// What it says to another process on this address may come to our own socket, from which we
-    /// hand it on. That is done before this returns: the caller may end the process next, and with
-    /// it the socket.
+    /// A message to another process on this address may arrive at our own socket, from which we
+    /// forward it. This happens before the call returns, because the caller may exit the process
+    /// next and thereby close the socket.
     pub fn call<R>(&self, call: impl FnOnce(&mut CmManager, Time) -> R) -> Result<R, LaneError> {
         let (result, to_neighbours) = self.lane.with(|nic, now| {
             let mut running = self.running();
@@ -100,7 +100,7 @@ impl Connections {
         Ok(result)
     }
 
-    /// Listens for a service; `false` if somebody on this address does already.
+    /// Listens for a service. Returns `false` if a process on this address already does.
     pub fn listen(&self, service: ServiceId, backlog: usize) -> Result<bool, LaneError> {
         self.lane.with(|nic, now| {
             let mut running = self.running();
@@ -110,19 +110,19 @@ impl Connections {
         })
     }
 
-    /// Listens no longer. Requests that come within the next moment wait for another listener of
-    /// this process before they are refused.
+    /// Stops listening. For a moment, requests wait for another listener of this process before
+    /// they are refused.
     pub fn unlisten(&self, service: ServiceId) -> Result<(), LaneError> {
         self.lane.with(|_, now| self.running().unlisten(now, service))
     }
 
-    /// What happens to connections. The descriptor is readable while something waits.
+    /// The events of connections. The descriptor is readable while events are pending.
     pub fn events(&self) -> &EventChannel<ConnectionEvent> {
         &self.events
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {
-        // A task that panicked has ended its lane, so nobody sees it half-done.
+        // If a task panicked, its lane has ended, so nobody sees an inconsistent state.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -130,27 +130,27 @@ impl Connections {
 impl Drop for Connections {
     fn drop(&mut self) {
         self.peers.tell(None);
-        // A lane that has ended needs no tidying up.
+        // A lane that has ended needs no cleanup.
         let _ = self.lane.remove_task(self.task);
         self.running().leave();
         let _ = self.lane.with(|nic, _| self.running().qp.close(nic));
     }
 }
 
-/// What is known of the other processes on the address.
+/// State for sharing the address with other processes.
 struct Shared {
     services: Services,
     prefix: u8,
-    /// The address that they share.
+    /// The shared address.
     addr: IpAddr,
 }
 
 struct Running {
     cm: CmManager,
     qp: QueuePair,
-    /// Nothing if this process has its address for itself.
+    /// `None` if no other process can use this address.
     sharing: Option<Shared>,
-    /// Where its device is.
+    /// The address of its device.
     at: SocketAddr,
     claimed: HashSet<ServiceId>,
     linger: Linger,
@@ -158,14 +158,14 @@ struct Running {
 }
 
 impl Running {
-    /// Takes over what a device of this process listened for here a moment ago.
+    /// Takes over the services that a device of this process listened for here a moment ago.
     fn go_on(&mut self, now: Time) {
         for service in linger::recall(self.at) {
             self.linger.begin(now, service);
         }
     }
 
-    /// Leaves its services to the next device of this process, which may be opened in a moment.
+    /// Leaves its services to this process's next device, which may be opened soon.
     fn leave(&mut self) {
         for service in std::mem::take(&mut self.claimed) {
             linger::remember(self.at, service);
@@ -178,7 +178,7 @@ impl Running {
 
     fn listen(&mut self, now: Time, service: ServiceId, backlog: usize) -> bool {
         let claimed = match &self.sharing {
-            // A registry that fails cannot say that somebody has it.
+            // If the registry fails, nobody is known to have claimed the service.
             Some(shared) => shared.services.claim(service.0).unwrap_or(true),
             None => true,
         };
@@ -202,11 +202,11 @@ impl Running {
         }
     }
 
-    /// Answers what was asked of services that had no other listener.
+    /// Handles requests for services that got no other listener in time.
     fn end_lingering(&mut self, now: Time) {
         while let Some(service) = self.linger.due(now) {
-            // Another process may listen for it by now. Our own reservation does not count: it may
-            // end a moment later than this.
+            // Another process may listen for the service by now. Our own reservation does not
+            // count, because it may end slightly later than this.
             let is_anothers = |shared: &Shared| shared.services.is_claimed_by_another(service.0);
             let is_ours = !self.sharing.as_ref().is_some_and(is_anothers);
             for (from, mad) in self.linger.end(service).into_iter().filter(|_| is_ours) {
@@ -227,14 +227,14 @@ impl Running {
         }
     }
 
-    /// Gives a service back. The others on this address do not answer for it for a moment.
+    /// Releases a service. For a moment, other processes on this address do not answer for it.
     fn reserve(&self, service: ServiceId) {
         if let Some(shared) = &self.sharing {
             shared.services.reserve(service.0, linger::LINGER);
         }
     }
 
-    /// Whether a message is for this process to answer.
+    /// Whether this process should answer a message.
     fn is_ours(&self, mad: &[u8; MAD_LEN]) -> bool {
         let Some(Shared { services, prefix, .. }) = &self.sharing else { return true };
         match Destination::of(mad) {
@@ -246,14 +246,15 @@ impl Running {
                 let of = (id.0 >> 24) as u8;
                 of == *prefix || (!services.is_present(of) && services.speaks())
             }
-            // Given up by a peer that knows its own number only: whoever has it.
+            // The sender gave up and knows only its own ID. The process that has the connection
+            // handles it.
             Some(Destination::Origin) => true,
             None => false,
         }
     }
 
-    /// Sends and tells what the manager has. Returns whether any of it went to the processes on
-    /// this address.
+    /// Sends the manager's messages and delivers its events. Returns whether any message went to
+    /// the processes on this address.
     fn flush(&mut self, nic: &mut dyn Rnic, now: Time) -> bool {
         let mut to_neighbours = false;
         while let Some(out) = self.cm.poll_transmit() {
@@ -297,7 +298,7 @@ impl Task for Running {
     }
 }
 
-/// Queue pair 1 with its memory.
+/// Queue pair 1 and its memory.
 struct QueuePair {
     cq: CqId,
     pd: PdId,
@@ -335,11 +336,11 @@ impl QueuePair {
 
     fn post_receive(&self, nic: &mut dyn Rnic, slot: u64) {
         let sges = [Sge::new(self.key, slot * SLOT as u64, SLOT as u32)];
-        // There is a place on the queue for each slot.
+        // The queue has room for every slot.
         let _ = nic.post_recv(Qpn::GSI, &RecvWr::new(slot, &sges));
     }
 
-    /// Sends a MAD. One that finds no room is as good as lost.
+    /// Sends a MAD. If there is no room, it counts as lost.
     fn send(&self, nic: &mut dyn Rnic, now: Time, to: IpAddr, mad: &[u8; MAD_LEN]) {
         let wr = SendWr {
             payload: Payload::Inline(mad),
@@ -350,7 +351,7 @@ impl QueuePair {
         let _ = nic.post_send(now, Qpn::GSI, &wr);
     }
 
-    /// A MAD that has arrived, and from where.
+    /// A received MAD and its source.
     fn read(&self, completion: &Completion) -> Option<(IpAddr, [u8; MAD_LEN])> {
         let whole = completion.byte_len as usize == Grh::LEN + MAD_LEN;
         if completion.status != WcStatus::Success || !whole {
@@ -364,7 +365,7 @@ impl QueuePair {
     }
 
     fn close(&self, nic: &mut Nic) {
-        // What the NIC does not know any more needs no removing.
+        // If the NIC no longer has it, nothing needs removing.
         let _ = nic.destroy_qp(Qpn::GSI);
         self.free(nic);
     }

@@ -12,22 +12,21 @@ use crate::turn::turn;
 use crate::verbs::no_lane;
 use crate::{Device, DeviceError};
 
-/// A completion queue for queue pairs of any lane.
+/// A completion queue for queue pairs on any lane.
 pub struct Cq {
     device: Arc<Device>,
     pub(crate) back: Backend<SoftCq, Arc<ibverbs::Cq>>,
 }
 
-/// That of the soft NIC.
+/// A completion queue of the soft NIC.
 pub(crate) struct SoftCq {
     pub(crate) mirror: Arc<mirror::Cq>,
-    /// Whoever waits for events.
+    /// Receives the queue's events.
     notify: Option<CqNotify>,
 }
 
 impl Cq {
-    /// Makes a queue for `depth` completions of each lane. Its events go to a channel, under a
-    /// token.
+    /// Creates a queue for `depth` completions per lane. Its events go to a channel, under a token.
     pub fn create(
         device: &Arc<Device>,
         depth: u32,
@@ -42,8 +41,7 @@ impl Cq {
         Ok(Cq { device: Arc::clone(device), back })
     }
 
-    /// Changes how many completions of each lane there is room for. What is in the queue stays, and
-    /// must fit.
+    /// Changes the number of completions per lane. The completions in the queue stay, and must fit.
     pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(soft) => Ok(soft.mirror.resize(self.device.engines(), depth)?),
@@ -51,12 +49,12 @@ impl Cq {
         }
     }
 
-    /// Its device.
+    /// The queue's device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Its identifier, as [`Event::CqOverflow`](bowline_nic::Event::CqOverflow) names it.
+    /// The queue's identifier, as in [`Event::CqOverflow`](bowline_nic::Event::CqOverflow).
     pub fn id(&self) -> CqId {
         match &self.back {
             Backend::Soft(soft) => soft.mirror.id(Place::lane(0)),
@@ -64,9 +62,10 @@ impl Cq {
         }
     }
 
-    /// Drives a lane that has queue pairs of the queue, and polls up to `wanted` completions
-    /// through `take`, which gets the queue to ask, how many there is room for, and says how many
-    /// it took. On a verbs device, which has no lanes, this fails: see [`Cq::poll_completions`].
+    /// Drives a lane that has queue pairs with this queue, and polls up to `wanted` completions
+    /// through `take`. `take` gets the queue to poll and the number of completions that there is
+    /// room for, and returns how many it took. Fails on a verbs device, which has no lanes: see
+    /// [`Cq::poll_completions`].
     #[inline]
     pub fn poll<X: From<LaneError>>(
         &self,
@@ -78,7 +77,7 @@ impl Cq {
         soft.mirror.poll(device.engines(), device.is_split(), turn, wanted, take)
     }
 
-    /// Takes completions, and drives a lane that has queue pairs of the queue meanwhile.
+    /// Takes completions, and drives a lane that has queue pairs with this queue.
     #[inline]
     pub fn poll_completions(&self, out: &mut [Completion]) -> Result<usize, DeviceError> {
         if let Backend::Verbs(cq) = &self.back {
@@ -92,7 +91,7 @@ impl Cq {
         })
     }
 
-    /// Takes completions that are there, and drives nothing.
+    /// Takes the completions that are available, without driving a lane.
     pub fn take(&self, out: &mut [Completion]) -> Result<usize, DeviceError> {
         let device = &*self.device;
         match &self.back {
@@ -101,8 +100,8 @@ impl Cq {
         }
     }
 
-    /// Asks for one event at the next completion, or at the next that is solicited or failed. What
-    /// is in the queue already raises nothing: poll once more after arming.
+    /// Requests one event at the next completion, or at the next one that is solicited or failed.
+    /// Completions that are already in the queue raise no event, so poll once more after arming.
     pub fn arm(&self, solicited_only: bool) -> Result<(), DeviceError> {
         let device = &*self.device;
         match &self.back {
@@ -114,8 +113,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Destroys the queue; fails while a queue pair uses it. That of a verbs device ends when it is
-    /// dropped.
+    /// Destroys the queue. Fails while a queue pair uses it. On a verbs device the queue ends when
+    /// it is dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(soft) => soft.destroy(&self.device),
@@ -144,7 +143,7 @@ impl SoftCq {
         Ok(cq)
     }
 
-    /// Has every engine tell of completions.
+    /// Makes every engine report completions.
     fn listen(&self, device: &Device) -> Result<(), LaneError> {
         let Some(notify) = &self.notify else { return Ok(()) };
         for at in device.engines().layout().places() {

@@ -22,71 +22,72 @@ use crate::placement::Placement;
 use crate::verbs::Verbs;
 use crate::{DeviceError, verbs};
 
-/// An open device: lanes, and what they have in common; or a verbs device, without lanes.
+/// An open device: its lanes and their shared state; or a verbs device, without lanes.
 pub struct Device {
     pub(crate) name: String,
     pub(crate) engines: Arc<LaneEngines>,
-    /// What it stands on, if not on lanes.
+    /// The verbs device, if this device has no lanes.
     pub(crate) verbs: Option<Verbs>,
     pub(crate) names: Arc<RwLock<Names>>,
     pub(crate) events: Arc<EventChannel<Event>>,
-    /// Who hears of peers that are gone.
+    /// Who is notified of lost peers.
     pub(crate) peers: Arc<LostPeers>,
     pub(crate) placement: Placement,
     pub(crate) fec: Option<Fec>,
     pub(crate) congestion: Option<RateControl>,
-    /// What the engines were made with.
+    /// The configuration of the engines.
     pub(crate) config: NicConfig,
-    /// What the sockets were opened with.
+    /// The configuration of the sockets.
     pub(crate) udp: UdpConfig,
     pub(crate) failover: Option<Failover>,
-    /// Multicast groups that its queue pairs are in.
+    /// The multicast groups of its queue pairs.
     pub(crate) groups: Groups,
-    /// Tell `bowline devinfo` about the device and its backup, if that could be arranged.
+    /// Servers that answer `bowline devinfo` about the device and its backup, if they could be
+    /// started.
     pub(crate) controls: Mutex<Vec<ControlServer>>,
-    /// What copies for groups, by lane, where there are any.
+    /// The replicators for groups, by lane, for lanes that have one.
     pub(crate) replicators: Mutex<BTreeMap<usize, Arc<Replicator>>>,
-    /// The number that an XRC domain, or a shared receive queue in one, got last.
+    /// The last number given to an XRC domain, or to a shared receive queue in one.
     pub(crate) last_xrc: AtomicU32,
 }
 
 impl Device {
-    /// Its name.
+    /// The device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address.
+    /// The device's address.
     pub fn addr(&self) -> IpAddr {
         self.config.addr
     }
 
-    /// What its engines were made with: limits, address, the largest MTU.
+    /// The engines' configuration: limits, address, the largest MTU.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
 
-    /// What carries its packets, for people to read.
+    /// The name of the packet transport, for display.
     pub fn via(&self) -> &'static str {
         self.lanes().first().map_or(verbs::VIA, |lane| lane.port_caps().via)
     }
 
-    /// What the verbs device can do that it stands on, if it does.
+    /// The capabilities of the underlying verbs device, if there is one.
     pub fn verbs_caps(&self) -> Option<&Caps> {
         self.verbs.as_ref().map(|verbs| verbs.context.caps())
     }
 
-    /// Its lanes; a verbs device has none.
+    /// The device's lanes; a verbs device has none.
     pub fn lanes(&self) -> &[Arc<Lane>] {
         self.engines.rail(Rail::Default)
     }
 
-    /// The lanes of its backup; none if it has no backup.
+    /// The lanes of its backup; empty if it has no backup.
     pub fn backup_lanes(&self) -> &[Arc<Lane>] {
         self.engines.rail(Rail::Backup)
     }
 
-    /// A lane that [`Device::take_lane`] gave, for protocols that run in it.
+    /// A lane that [`Device::take_lane`] returned, for protocols that run in it.
     ///
     /// # Panics
     /// If there is no such lane.
@@ -103,30 +104,31 @@ impl Device {
         }
     }
 
-    /// A number for an XRC domain, or for a shared receive queue in one: 24 bits, and not 0. Those
-    /// that are in use are refused by the engines.
+    /// A number for an XRC domain, or for a shared receive queue in one: 24 bits, and not 0. The
+    /// engines reject numbers that are in use.
     pub(crate) fn next_xrc_number(&self) -> u32 {
         self.last_xrc.fetch_add(1, Ordering::Relaxed) % 0xff_ffff + 1
     }
 
-    /// Chooses a lane for a queue pair, or for a protocol with queue pairs of its own, and counts
-    /// it there until [`Device::release_lane`]. A verbs device has none for `what`.
+    /// Chooses a lane for a queue pair, or for a protocol with its own queue pairs, and counts it
+    /// there until [`Device::release_lane`]. Fails on a verbs device; `what` names the operation in
+    /// the error.
     pub fn take_lane(&self, hint: Option<usize>, what: &'static str) -> Result<usize, DeviceError> {
         self.needs_soft_nic(what)?;
         Ok(self.placement.take(hint))
     }
 
-    /// Refuses `what` on a verbs device.
+    /// Fails on a verbs device; `what` names the operation in the error.
     pub fn needs_soft_nic(&self, what: &'static str) -> Result<(), DeviceError> {
         if self.verbs.is_some() { Err(DeviceError::needs_soft_nic(what)) } else { Ok(()) }
     }
 
-    /// What was placed on a lane is gone.
+    /// Releases what [`Device::take_lane`] counted on a lane.
     pub fn release_lane(&self, lane: usize) {
         self.placement.release(lane);
     }
 
-    /// Whether the port carries anything: one lane of its own or of its backup is enough.
+    /// Whether the port is up: one lane of the device or of its backup is enough.
     pub fn link(&self) -> LinkState {
         let up = match &self.verbs {
             Some(verbs) => verbs.context.is_up(),
@@ -135,14 +137,13 @@ impl Device {
         if up { LinkState::Up } else { LinkState::Down }
     }
 
-    /// Its events, except those about completions. It is closed once an engine of its own has
-    /// ended.
+    /// The device's events, except those about completions. The channel is closed once an engine of
+    /// the device itself has ended.
     pub fn events(&self) -> &Arc<EventChannel<Event>> {
         &self.events
     }
 
-    /// What its engines and ports have done and seen. A verbs device keeps its counters where the
-    /// kernel shows them.
+    /// Counters of its engines and ports. Fails on a verbs device, whose counters the kernel shows.
     pub fn counters(&self) -> Result<(Counters, PortCounters), DeviceError> {
         if self.verbs.is_some() {
             let instead =
@@ -152,29 +153,29 @@ impl Device {
         Ok(control::total_counters(self.lanes())?)
     }
 
-    /// What limits how fast its queue pairs send that are not told otherwise.
+    /// The congestion control of queue pairs that do not set their own.
     pub fn congestion(&self) -> Option<&RateControl> {
         self.congestion.as_ref()
     }
 
-    /// What forward error correction has done, if there is any.
+    /// Counters of forward error correction, if there is any.
     pub fn fec_counters(&self) -> Option<FecSnapshot> {
         self.fec.as_ref().map(Fec::counters)
     }
 
-    /// What has become of its connections, if it has a backup.
+    /// What happened to its connections, if it has a backup.
     pub fn failover_account(&self) -> Option<Account> {
         self.failover.as_ref().map(Failover::account)
     }
 
-    /// Makes its ports fail, or ends that. Nothing happens to a verbs device: take its interface
+    /// Makes its ports fail, or ends that. This does not affect a verbs device: take its interface
     /// down instead.
     pub fn fault(&self, request: &FaultRequest) {
         self.lanes().iter().filter_map(|l| l.faults()).for_each(|faults| faults.apply(request));
     }
 
-    /// Its account of itself as one line of JSON, with its forward error correction and failover if
-    /// it has any; `None` once an engine has ended.
+    /// The device's report as one line of JSON, with its forward error correction and failover if
+    /// it has any. Returns `None` once an engine has ended.
     pub fn report(&self) -> Option<String> {
         let mut report = control::account(&self.name, self.lanes())?;
         let mut add = |name: &str, value: &str| {
@@ -193,18 +194,19 @@ impl Device {
         Some(report)
     }
 
-    /// The account of its backup, if it has one.
+    /// The report of its backup, if it has one.
     pub fn backup_report(&self) -> Option<String> {
         control::account(&backup_name(&self.name), self.backup_lanes())
     }
 
-    /// The caller, who has polled until now, is about to sleep.
+    /// The caller has polled until now, and is about to sleep.
     pub fn stop_polling(&self) {
         self.engines.all().iter().for_each(|lane| lane.stop_polling());
     }
 
-    /// Ends the device: what is ready leaves, threads stop, the address is free. Later calls give
-    /// [`LaneError::Dead`](bowline_io::LaneError::Dead). A verbs device ends with its last object.
+    /// Shuts down the device: packets that are ready leave, threads stop, and the address becomes
+    /// free. Later calls return [`LaneError::Dead`](bowline_io::LaneError::Dead). A verbs device
+    /// ends with its last object.
     pub fn shut_down(&self) {
         drop(std::mem::take(&mut *self.controls.lock().unwrap_or_else(PoisonError::into_inner)));
         self.groups.clear();
@@ -217,7 +219,7 @@ impl Device {
         }
     }
 
-    /// Begins to answer those who ask about the device and its backup.
+    /// Starts to answer queries about the device and its backup.
     pub(crate) fn listen(self: &Arc<Device>) {
         let device = Arc::downgrade(self);
         let own = ControlServer::start(&self.name, move |line| {
@@ -234,7 +236,7 @@ impl Device {
                 control::answer(&name, device.backup_lanes(), line)
             })
         });
-        // Without, nobody can ask: the device works all the same.
+        // The device also works if nobody can query it.
         let servers = [Some(own), backup].into_iter().flatten().filter_map(Result::ok);
         self.controls.lock().unwrap_or_else(PoisonError::into_inner).extend(servers);
     }
@@ -253,13 +255,13 @@ impl Device {
         self.failover.as_ref()
     }
 
-    /// Whether some connection is on the backup rail.
+    /// Whether any connection is on the backup rail.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
         self.failover.as_ref().is_some_and(Failover::is_split)
     }
 
-    /// Whoever waits for the queue's event is woken when connections move.
+    /// Wakes threads that wait for the queue's event when connections move.
     pub(crate) fn watch_cq(&self, cq: &mirror::Cq, notify: &CqNotify) {
         if let Some(failover) = &self.failover {
             failover.watch_cq(cq.ids()[0], notify.clone());
@@ -273,7 +275,7 @@ impl Device {
     }
 }
 
-/// The name of a device's backup, for those who look from outside: programs do not see it.
+/// The name of a device's backup, for observers from outside: programs do not see it.
 pub(crate) fn backup_name(name: &str) -> String {
     format!("{name}-backup")
 }

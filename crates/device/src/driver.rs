@@ -1,8 +1,9 @@
-//! What runs protocols on a verbs device, which has no lanes.
+//! Runs protocols on a verbs device, which has no lanes.
 //!
-//! As with a lane, whoever polls drives: the thread that is here for everybody else steps in when
-//! nobody has polled for a while. It goes on for some microseconds after the last completion, then
-//! asks for an event at the next and sleeps until that, a deadline, or a call that posts something.
+//! As with a lane, a thread that polls drives the device. A background thread steps in when nobody
+//! has polled for a while. It keeps polling for some microseconds after the last completion. Then
+//! it requests an event for the next completion, and sleeps until that event, a deadline, or a call
+//! that posts something.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -18,18 +19,18 @@ use crate::verbs::since;
 
 /// The thread steps in when nobody has polled for this long.
 const TAKEOVER_NS: u64 = 200_000;
-/// How long it leaves the driving to somebody who polls before it looks again.
+/// How long it sleeps before it checks again whether another thread still polls.
 const NAP: Duration = Duration::from_micros(500);
-/// It goes on this long after its last work before it sleeps.
+/// How long it keeps polling after its last work before it sleeps.
 const SPIN_NS: u64 = 50_000;
-/// Longest sleep where a completion queue cannot be asked for an event.
+/// Longest sleep if a completion queue cannot deliver events.
 const BLIND: Duration = Duration::from_millis(1);
-/// How often the thread lets others have the device before it goes on.
+/// How often the thread yields to waiting threads before it continues.
 const MAX_YIELDS: u32 = 8;
-/// Events kept: one is enough to wake the thread.
+/// Maximum number of events kept: one is enough to wake the thread.
 const MAX_EVENTS: usize = 64;
 
-/// Protocols on a verbs device, and the thread that keeps them going.
+/// Protocols on a verbs device, and the thread that drives them.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -40,9 +41,9 @@ struct Shared {
     state: Mutex<State>,
     /// Threads that wait for the state's lock.
     contenders: AtomicU32,
-    /// Completion events, and calls that wake the thread.
+    /// Completion events, and wake-ups from calls.
     events: Arc<EventChannel<u64>>,
-    /// When somebody polled last, in nanoseconds of the device's clock.
+    /// When a thread last polled, in nanoseconds of the device's clock.
     last_polled: AtomicU64,
     sleeps: AtomicBool,
     stopping: AtomicBool,
@@ -55,7 +56,8 @@ struct State {
 }
 
 impl State {
-    /// Runs the tasks, and hands the provider what is due; whether there was anything to do.
+    /// Runs the tasks, and passes what is due to the provider. Returns whether there was anything
+    /// to do.
     fn turn(&mut self, now: Time) -> bool {
         self.now = self.now.max(now);
         let before = self.nic.activity();
@@ -64,7 +66,7 @@ impl State {
         self.nic.activity() != before
     }
 
-    /// When the next turn is due although nothing happens.
+    /// When the next turn is due even if nothing happens.
     fn deadline(&mut self) -> Option<Time> {
         let held = self.nic.deadline(self.now);
         held.into_iter().chain(self.tasks.deadline()).min()
@@ -95,7 +97,7 @@ impl Driver {
         Ok(Arc::new(Driver { shared, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// Runs `f` on the device, and then its tasks: what has been posted leaves.
+    /// Runs `f` on the device and then its tasks, so that posted work leaves.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut VerbsNic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
         let mut state = shared.lock()?;
@@ -103,7 +105,7 @@ impl Driver {
         let result = f(&mut state.nic, now);
         state.turn(now);
         drop(state);
-        // Queues that were made meanwhile are not armed, and deadlines may be earlier.
+        // Queues created during the sleep are not armed, and deadlines may be earlier.
         shared.wake();
         Ok(result)
     }
@@ -121,12 +123,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether it still runs.
+    /// Fails if the driver has stopped.
     pub(crate) fn check(&self) -> Result<(), LaneError> {
         self.shared.lock().map(drop)
     }
 
-    /// The caller, who has polled until now, is about to sleep.
+    /// The caller has polled until now, and is about to sleep.
     pub(crate) fn stop_polling(&self) {
         self.shared.last_polled.store(0, Ordering::Relaxed);
         self.shared.events.push(0);
@@ -143,7 +145,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the thread. Later calls fail.
+    /// Stops the thread. Later calls fail.
     pub(crate) fn shut_down(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.events.push(0);
@@ -151,7 +153,7 @@ impl Driver {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // One that has panicked has ended, too.
+            // A thread that has panicked has ended, too.
             let _ = thread.join();
         }
     }
@@ -185,7 +187,7 @@ impl Shared {
         state.ok_or_else(|| dead("a protocol of the device panicked"))
     }
 
-    /// The lock is not fair: without this a busy thread would keep posters out.
+    /// The lock is not fair: without this, a busy thread would starve threads that post.
     fn let_others_in(&self) {
         for _ in 0..MAX_YIELDS {
             if self.contenders.load(Ordering::Relaxed) == 0 {
@@ -202,7 +204,7 @@ impl Shared {
         }
     }
 
-    /// The body of the thread: ends with the device, or when a protocol has panicked.
+    /// The body of the thread. It ends with the device, or when a protocol has panicked.
     fn live(&self) {
         let mut last_work = self.now();
         loop {
@@ -238,7 +240,7 @@ impl Shared {
         let mut state = self.lock()?;
         let is_armed = state.nic.arm().is_ok();
         let now = self.now();
-        // What has completed before that gives no event.
+        // Completions from before the arming raise no event.
         if state.turn(now) {
             return Ok(());
         }
@@ -250,9 +252,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for an event, no longer than `limit`.
+    /// Waits for an event, for at most `limit`.
     fn rest(&self, limit: Option<Duration>) {
-        // The channel is ours, and nobody closes it.
+        // The channel is private, so nobody closes it.
         let _ = self.events.wait(limit);
         while let Ok(Some(_)) = self.events.try_next() {}
     }

@@ -7,11 +7,11 @@ use bowline_failover::{Rail, Supervisor};
 use bowline_io::{Lane, LaneError};
 use bowline_nic::{Nic, Time};
 
-/// All lanes: those of the default rail, then those of the backup.
+/// All lanes: first those of the default rail, then those of the backup.
 pub(crate) struct LaneEngines {
     lanes: Box<[Arc<Lane>]>,
     layout: Layout,
-    /// Waits until no connection is between two lanes.
+    /// Waits until no connection is moving between two lanes.
     moves: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -21,9 +21,9 @@ impl LaneEngines {
         LaneEngines { lanes: lanes.into_boxed_slice(), layout, moves: OnceLock::new() }
     }
 
-    /// How to wait for moves, once there is something that moves connections.
+    /// Sets how to wait for moves, once something moves connections.
     pub(crate) fn wait_for_moves_by(&self, wait: impl Fn() + Send + Sync + 'static) {
-        // There is one failover of a device.
+        // A device has only one failover.
         let _ = self.moves.set(Box::new(wait));
     }
 
@@ -32,7 +32,7 @@ impl LaneEngines {
         &self.lanes[self.layout.index(at)]
     }
 
-    /// The lanes of a rail; none of a backup that is not there.
+    /// The lanes of a rail; empty if there is no backup.
     pub(crate) fn rail(&self, rail: Rail) -> &[Arc<Lane>] {
         let start = rail.index() * self.layout.lanes;
         self.lanes.get(start..start + self.layout.lanes).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Why a device could not be opened, or an object not be made.
+//! Errors of opening a device, and of creating and destroying objects.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use bowline_io::{LaneError, PortError};
 use bowline_nic::ControlError;
 use bowline_store::StoreError;
 
-/// Why a device could not be opened, or an object not be made or ended.
+/// Why a device could not be opened, or why an object could not be created or destroyed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -21,7 +21,7 @@ pub enum DeviceError {
     Backup {
         /// The backup's address.
         addr: IpAddr,
-        /// Why.
+        /// The cause.
         source: PortError,
     },
     /// A lane could not start, or has ended.
@@ -33,15 +33,15 @@ pub enum DeviceError {
     /// The verbs device cannot be used, or its provider refused.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// A verbs device has no engine of Bowline's to do it.
+    /// The operation needs one of Bowline's engines, which a verbs device does not have.
     #[error("{what} needs Bowline's soft NIC: {instead}")]
     NeedsSoftNic {
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
         /// What to do instead.
         instead: &'static str,
     },
-    /// The store's URL or the job's name is wrong.
+    /// The store's URL or the job's name is invalid.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A setting that cannot work.
@@ -49,7 +49,7 @@ pub enum DeviceError {
     Invalid {
         /// Which setting.
         what: &'static str,
-        /// Why, or what would do.
+        /// Why it cannot work, or what would.
         why: String,
     },
     /// Objects of two devices were mixed.
@@ -58,18 +58,18 @@ pub enum DeviceError {
         /// The object.
         what: &'static str,
     },
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried, to be read after "cannot".
+        /// The operation, to be read after "cannot".
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl DeviceError {
-    /// Whether the processes on an address could not find each other.
+    /// Whether the error is about the registry in which processes on an address find each other.
     pub(crate) fn is_registry(&self) -> bool {
         let (DeviceError::Port(port) | DeviceError::Backup { source: port, .. }) = self else {
             return false;
@@ -77,7 +77,8 @@ impl DeviceError {
         matches!(port, PortError::Registry(_))
     }
 
-    /// What a verbs device has not, where the soft NIC on the same interface does.
+    /// The error for an operation that a verbs device does not support, but the soft NIC on the
+    /// same interface does.
     pub(crate) fn needs_soft_nic(what: &'static str) -> DeviceError {
         let instead = "open the device by its IP address instead of verbs:NAME";
         DeviceError::NeedsSoftNic { what, instead }

@@ -1,4 +1,4 @@
-//! Events of all lanes, in one channel.
+//! Merges the events of all lanes into one channel.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -10,10 +10,11 @@ use bowline_wire::Qpn;
 
 use crate::connections::ConnectionEvent;
 
-/// Events kept; further ones are counted and lost.
+/// Maximum number of events kept; further ones are counted and lost.
 pub(crate) const MAX_EVENTS: usize = 4096;
 
-/// Hands the events of one engine to the program, about the objects that it knows.
+/// Passes the events of one engine to the program, with the objects' names as the program knows
+/// them.
 pub(crate) struct EngineEvents {
     pub(crate) at: Place,
     pub(crate) layout: Layout,
@@ -22,20 +23,19 @@ pub(crate) struct EngineEvents {
     pub(crate) peers: Arc<LostPeers>,
 }
 
-/// Who hears of peers that are gone, instead of the program: the connection manager, if there is
-/// one.
+/// Who is notified of lost peers instead of the program: the connection manager, if there is one.
 #[derive(Default)]
 pub(crate) struct LostPeers {
     told: Mutex<Option<Arc<EventChannel<ConnectionEvent>>>>,
 }
 
 impl LostPeers {
-    /// Tells `channel` from now on.
+    /// Sends notifications to `channel` from now on.
     pub(crate) fn tell(&self, channel: Option<Arc<EventChannel<ConnectionEvent>>>) {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = channel;
     }
 
-    /// A peer is gone; `false` if nobody wants to be told.
+    /// Reports a lost peer. Returns `false` if nobody wants to know.
     fn lost(&self, qpn: Qpn) -> bool {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.as_ref().map(|channel| channel.push(ConnectionEvent::PeerLost(qpn))).is_some()
@@ -49,14 +49,14 @@ impl EventSink for EngineEvents {
         {
             return;
         }
-        // Held for look-ups only, so nobody waits here for an engine.
+        // This lock is held only for look-ups, so nobody waits for an engine here.
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(event) = names.translate(self.layout, self.at, event) {
             self.events.push(event);
         }
     }
 
-    /// A device whose own engine has ended is broken. Without a backup's it goes on.
+    /// A device whose own engine has ended is broken. It survives the end of its backup's engine.
     fn closed(&self) {
         if self.at.rail == Rail::Default {
             self.events.closed();

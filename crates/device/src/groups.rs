@@ -1,7 +1,7 @@
-//! Multicast groups that queue pairs of a device are in.
+//! Multicast groups of a device's queue pairs.
 //!
-//! Each group has a socket and a thread that reads it: datagrams to groups are few, and the lanes'
-//! own way stays as short as it is.
+//! Each group has a socket and a thread that reads it. Datagrams to groups are rare, and this way
+//! they do not lengthen the lanes' own data path.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,7 +16,7 @@ use bowline_wire::Qpn;
 
 use crate::DeviceError;
 
-/// How long a thread sleeps before it looks whether it is still wanted.
+/// How long a thread sleeps before it checks whether it should stop.
 const NAP: Duration = Duration::from_millis(200);
 
 /// The groups of a device.
@@ -41,12 +41,12 @@ impl Drop for Group {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that panics runs under these locks.
+    // Nothing that can panic runs under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Groups {
-    /// Puts a queue pair of a lane into a group.
+    /// Adds a queue pair of a lane to a group.
     pub(crate) fn attach(
         &self,
         udp: &UdpConfig,
@@ -71,7 +71,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Takes a queue pair out of a group.
+    /// Removes a queue pair from a group.
     pub(crate) fn detach(
         &self,
         lane: &Arc<Lane>,
@@ -84,7 +84,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Takes a queue pair that is gone out of all groups.
+    /// Removes a destroyed queue pair from all groups.
     pub(crate) fn forget(&self, qpn: Qpn) {
         let mut groups = locked(&self.groups);
         if !groups.is_empty() {
@@ -130,7 +130,7 @@ fn read(mut socket: GroupSocket, members: &Members, stops: &AtomicBool) {
                 }
             }
             for lane in given {
-                // A lane that has ended has nobody to give it to.
+                // A lane that has ended has no receiver for the frame.
                 let _ = lane.with(|nic, now| nic.handle_frame(now, meta, frame));
             }
         });

@@ -1,4 +1,4 @@
-//! Where protocols with queue pairs of their own run.
+//! Runs protocols that have their own queue pairs.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,18 +10,18 @@ use crate::driver::Driver;
 use crate::multicast::Replicator;
 use crate::{Device, DeviceError, Pd};
 
-/// Where a protocol runs: in a lane, or on a verbs device with what runs protocols there.
+/// Where a protocol runs: in a lane, or on a verbs device with its driver.
 ///
-/// Its methods are [`Lane`](bowline_io::Lane)'s. Closures run under a lock: they must not call the
-/// host again.
+/// The methods are those of [`Lane`](bowline_io::Lane). Closures run under a lock, so they must not
+/// call the host again.
 pub struct Host {
     device: Arc<Device>,
     place: Backend<usize, Arc<Driver>>,
 }
 
 impl Device {
-    /// A place for a protocol: the lane asked for, modulo their number, or the one with least to
-    /// do.
+    /// A host for a protocol: on the given lane, modulo the number of lanes, or on the least loaded
+    /// one.
     pub fn host(self: &Arc<Device>, lane: Option<usize>) -> Result<Host, DeviceError> {
         let place = match &self.verbs {
             None => Backend::Soft(self.placement.take(lane)),
@@ -32,7 +32,7 @@ impl Device {
 }
 
 impl Host {
-    /// What the NIC calls a domain there.
+    /// The NIC's identifier of a protection domain.
     pub fn pd(&self, pd: &Pd) -> Result<PdId, DeviceError> {
         match (&self.place, &pd.back) {
             (Backend::Verbs(driver), Backend::Verbs(pd)) => {
@@ -43,16 +43,16 @@ impl Host {
         }
     }
 
-    /// What copies and merges for groups whose senders run there.
+    /// The replicator for groups whose senders run there.
     ///
     /// # Errors
-    /// As [`Device::replicator`].
+    /// See [`Device::replicator`].
     pub fn replicator(&self) -> Result<Arc<Replicator>, DeviceError> {
         let lane = if let Backend::Soft(lane) = &self.place { *lane } else { 0 };
         self.device.replicator(lane)
     }
 
-    /// Runs `f` on the NIC; what has become ready leaves. See
+    /// Runs `f` on the NIC. Packets that have become ready leave. See
     /// [`Lane::with`](bowline_io::Lane::with).
     pub fn with<R>(&self, f: impl FnOnce(&mut dyn Rnic, Time) -> R) -> Result<R, LaneError> {
         match &self.place {
@@ -77,7 +77,7 @@ impl Host {
         }
     }
 
-    /// Fails if it has ended.
+    /// Fails if the lane or driver has ended.
     pub fn check(&self) -> Result<(), LaneError> {
         match &self.place {
             Backend::Soft(lane) => self.device.lane(*lane).collect(|_, _| ()),
@@ -85,7 +85,7 @@ impl Host {
         }
     }
 
-    /// The caller, who has polled until now, is about to sleep.
+    /// The caller has polled until now, and is about to sleep.
     pub fn stop_polling(&self) {
         match &self.place {
             Backend::Soft(lane) => self.device.lane(*lane).stop_polling(),
@@ -93,7 +93,7 @@ impl Host {
         }
     }
 
-    /// Runs a task from now on: see [`Lane::add_task`](bowline_io::Lane::add_task).
+    /// Starts to run a task: see [`Lane::add_task`](bowline_io::Lane::add_task).
     pub fn add_task(&self, task: Arc<Mutex<dyn Task>>) -> Result<TaskId, LaneError> {
         match &self.place {
             Backend::Soft(lane) => self.device.lane(*lane).add_task(task),

@@ -1,25 +1,25 @@
-//! The device core: what every front end of Bowline is a thin layer over.
+//! The device core. All front ends of Bowline are thin layers over it.
 //!
-//! A [`DeviceSpec`] says what a device is: its address, what carries its packets, how many lanes it
-//! has, whether it has a backup. Opened, it is a [`Device`] with the objects of the verbs ([`Pd`],
+//! A [`DeviceSpec`] describes a device: its address, its packet transport, its number of lanes, and
+//! its backup, if any. Opening it returns a [`Device`] with the objects of the verbs ([`Pd`],
 //! [`Mr`], [`Mw`], [`Cq`], [`Srq`], [`Xrcd`], [`Qp`]), each of which works on all lanes and on the
 //! backup:
 //!
-//! * **Lanes.** Each has an engine, a socket in the address's group with a QPN prefix of its own,
-//!   and a core to itself. A queue pair is placed on one lane when it is made; everything else
-//!   spans them. Two threads that work on queue pairs of different lanes, with completion queues of
-//!   their own, meet on no lock.
-//! * **Failover.** With a backup, reliable connections go on there when the first NIC fails, and
-//!   come back. The protocol is [`bowline_failover`]'s; this crate gives it threads and the store.
-//! * **Other people's NICs.** A device may stand on the system's libibverbs instead
-//!   ([`DeviceSpec::verbs()`]). It has no lanes; its objects are the provider's, one to one.
-//!   Protocols run there as they do in a lane ([`Host`]). What needs an engine of Bowline's is
-//!   refused ([`DeviceError::NeedsSoftNic`]).
-//! * **Memory** is an owned [`Buffer`](bowline_nic::Buffer), or memory that somebody else owns:
-//!   [`Mr::register_foreign`] is the one place where that is taken on trust.
+//! * **Lanes.** Each lane has its own engine and core, and a socket in the address's group with its
+//!   own QPN prefix. A queue pair is placed on one lane when it is created; everything else spans
+//!   all lanes. Two threads that work on queue pairs of different lanes, with separate completion
+//!   queues, share no lock.
+//! * **Failover.** With a backup, reliable connections continue there when the first NIC fails, and
+//!   return later. The protocol is in [`bowline_failover`]; this crate adds threads and the store.
+//! * **Hardware NICs.** A device may use the system's libibverbs instead ([`DeviceSpec::verbs()`]).
+//!   It has no lanes, and each of its objects is one of the provider's. Protocols run there as they
+//!   do in a lane ([`Host`]). Operations that need one of Bowline's engines fail
+//!   ([`DeviceError::NeedsSoftNic`]).
+//! * **Memory** is an owned [`Buffer`](bowline_nic::Buffer), or memory that the caller owns:
+//!   [`Mr::register_foreign`] is the one place that has to trust the caller.
 //!
-//! Objects are destroyed by their `destroy`, never by being dropped: front ends differ in when they
-//! want that. It holds no protocol, and `unsafe` in `mr.rs` alone.
+//! Objects are destroyed by their `destroy`, never by being dropped, because front ends differ in
+//! when they want that. The crate contains no protocol, and `unsafe` only in `mr.rs`.
 
 #![deny(unsafe_code)]
 

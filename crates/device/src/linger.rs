@@ -1,9 +1,9 @@
-//! Services that this process listened for a moment ago.
+//! Services that this process listened for until a moment ago.
 //!
-//! Some programs (perftest with `-R`) end their listener and make another, while the peer's next
-//! request is already on its way. A request that comes in between waits for the new listener. They
-//! may even close the device in between, and open it again: what it listened for is remembered for
-//! the next one on that address.
+//! Some programs (perftest with `-R`) close their listener and open another one, while the peer's
+//! next request is already in flight. A request that arrives in between waits for the new listener.
+//! Such programs may even close and reopen the device in between, so the services are remembered
+//! for the next device on that address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,14 +14,15 @@ use bowline_cm::ServiceId;
 use bowline_cm::mad::MAD_LEN;
 use bowline_nic::Time;
 
-/// How long a service may have no listener: perftest sleeps for a second between two, at both ends.
-/// Peers wait much longer before they ask again.
+/// How long a service may have no listener. perftest sleeps for a second between two listeners, at
+/// both ends. Peers wait much longer before they ask again.
 pub(crate) const LINGER: Duration = Duration::from_millis(1500);
-/// Services and requests that are remembered at most. Those beyond are answered at once.
+/// Maximum number of services and requests that are remembered. Further requests are answered at
+/// once.
 const MAX_SERVICES: usize = 64;
 const MAX_HELD: usize = 64;
 
-/// Services of devices that this process has closed: where, which, and when.
+/// Services of devices that this process has closed: address, service and time.
 static CLOSED: Mutex<Vec<(SocketAddr, ServiceId, Instant)>> = Mutex::new(Vec::new());
 
 /// Remembers a service of a device that is being closed.
@@ -33,7 +34,7 @@ pub(crate) fn remember(at: SocketAddr, service: ServiceId) {
     }
 }
 
-/// What a device listened for that was closed here a moment ago.
+/// The services of a device that was closed at this address a moment ago.
 pub(crate) fn recall(here: SocketAddr) -> Vec<ServiceId> {
     let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
     let (ours, others) = closed.drain(..).partition(|(at, ..)| *at == here);
@@ -43,7 +44,7 @@ pub(crate) fn recall(here: SocketAddr) -> Vec<ServiceId> {
     fresh.map(|(_, service, _)| service).collect()
 }
 
-/// A message, and who sent it.
+/// A message and its sender.
 pub(crate) type Held = (IpAddr, [u8; MAD_LEN]);
 
 /// Services without a listener, and the requests for them.
@@ -54,7 +55,7 @@ pub(crate) struct Linger {
 }
 
 impl Linger {
-    /// A service has lost its listener; `false` if there are too many of those.
+    /// Records that a service has lost its listener. Returns `false` if there are too many.
     pub(crate) fn begin(&mut self, now: Time, service: ServiceId) -> bool {
         let has_room = self.until.len() < MAX_SERVICES;
         if has_room {
@@ -63,12 +64,13 @@ impl Linger {
         has_room
     }
 
-    /// All services that linger.
+    /// All lingering services.
     pub(crate) fn services(&self) -> impl Iterator<Item = ServiceId> + '_ {
         self.until.keys().copied()
     }
 
-    /// Keeps a request for a service that lingers; `false` if it is to be answered now.
+    /// Holds a request for a lingering service. Returns `false` if the request must be answered
+    /// now.
     pub(crate) fn hold(&mut self, service: ServiceId, request: Held) -> bool {
         let holds = self.until.contains_key(&service) && self.held.len() < MAX_HELD;
         if holds {
@@ -77,7 +79,7 @@ impl Linger {
         holds
     }
 
-    /// The service lingers no longer; returns what was held for it.
+    /// Ends the lingering of a service. Returns the requests that were held for it.
     pub(crate) fn end(&mut self, service: ServiceId) -> Vec<Held> {
         self.until.remove(&service);
         let (ended, held) = self.held.drain(..).partition(|(of, _)| *of == service);
@@ -91,7 +93,7 @@ impl Linger {
         self.until.iter().find(|(_, until)| **until <= now).map(|(service, _)| *service)
     }
 
-    /// When the next one has.
+    /// When the next service will have lingered for long enough.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.until.values().min().copied()
     }

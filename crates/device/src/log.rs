@@ -1,12 +1,12 @@
-//! Where messages go: the front end that embeds a device has ways of its own.
+//! Log messages of a device. Each front end that embeds a device handles them in its own way.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// How much a message matters.
+/// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Somebody should do something.
+    /// Somebody should act on it.
     Warning,
     /// Good to know.
     Info,
@@ -14,27 +14,27 @@ pub enum Severity {
 
 type Sink = dyn Fn(Severity, &str) + Send + Sync;
 
-/// Takes messages, from any thread.
+/// Receives messages from any thread.
 #[derive(Clone)]
 pub struct Log(Arc<Sink>);
 
 impl Log {
-    /// Hands every message to `sink`.
+    /// Passes every message to `sink`.
     pub fn new(sink: impl Fn(Severity, &str) + Send + Sync + 'static) -> Log {
         Log(Arc::new(sink))
     }
 
-    /// Drops every message: a library does not write to a program's terminal.
+    /// Drops every message, because a library does not write to a program's terminal.
     pub fn silent() -> Log {
         Log::new(|_, _| {})
     }
 
-    /// Says that somebody should do something.
+    /// Logs something that somebody should act on.
     pub fn warn(&self, message: &str) {
         (self.0)(Severity::Warning, message);
     }
 
-    /// Says what is good to know.
+    /// Logs something that is good to know.
     pub fn info(&self, message: &str) {
         (self.0)(Severity::Info, message);
     }

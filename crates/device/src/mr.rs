@@ -9,14 +9,14 @@ use bowline_nic::{Access, Buffer, MrKey, Region};
 use crate::backend::Backend;
 use crate::{DeviceError, Pd};
 
-/// Registered memory: every lane and the backup know it under one key.
+/// Registered memory. Every lane and the backup know it by one key.
 pub struct Mr {
     pd: Arc<Pd>,
     back: Backend<MrKey, ibverbs::Mr>,
 }
 
 impl Mr {
-    /// Registers memory of Bowline's own, which lives as long as anybody needs it.
+    /// Registers memory that Bowline owns, which lives as long as anything needs it.
     pub fn register(pd: &Arc<Pd>, buffer: &Arc<Buffer>, access: Access) -> Result<Mr, DeviceError> {
         match &pd.back {
             Backend::Soft(domain) => {
@@ -30,22 +30,22 @@ impl Mr {
         }
     }
 
-    /// Registers memory that somebody else owns: an array of NumPy's, a C program's buffer. Its
+    /// Registers memory that the caller owns, such as a NumPy array or a C program's buffer. Its
     /// first byte gets the address `iova`.
     ///
-    /// From here on peers that know the key, and work requests that name it, read the memory and,
-    /// if `access` says so, write it, at any time and from any thread.
+    /// From now on, peers that know the key and work requests that name it may read the memory and,
+    /// if `access` allows it, write it, at any time and from any thread.
     ///
     /// # Safety
-    /// Until [`Mr::deregister`] has returned, or [`Device::shut_down`](crate::Device::shut_down) of
-    /// its device has:
+    /// Until [`Mr::deregister`] or [`Device::shut_down`](crate::Device::shut_down) of its device
+    /// has returned:
     ///
     /// * `addr..addr + len` stays mapped, readable and, with [`Access::LOCAL_WRITE`], writable;
-    /// * nobody holds a Rust reference to it, except while no peer and no work request can touch
+    /// * nobody holds a Rust reference to it, except while no peer and no work request can access
     ///   it.
     ///
-    /// After that nothing touches the memory any more: every lane sends or copies what it has read
-    /// of it before it lets go of its engine, and deregistering takes each engine in turn.
+    /// After that nothing accesses the memory any more: every lane sends or copies what it has read
+    /// from it before it releases its engine, and deregistering locks each engine in turn.
     #[allow(unsafe_code)]
     pub unsafe fn register_foreign(
         pd: &Arc<Pd>,
@@ -57,7 +57,7 @@ impl Mr {
         match &pd.back {
             Backend::Soft(domain) => {
                 let region = || {
-                    // SAFETY: the caller keeps the memory as `Region::from_raw` asks for, until it
+                    // SAFETY: the caller keeps the memory as `Region::from_raw` requires, until it
                     // is deregistered.
                     unsafe { Region::from_raw(addr, len) }
                 };
@@ -65,7 +65,7 @@ impl Mr {
             }
             Backend::Verbs(domain) => {
                 // SAFETY: the caller keeps the memory until it is deregistered. A NIC that has
-                // answered that does not touch it any more.
+                // confirmed that no longer accesses it.
                 let mr = unsafe { ibverbs::Mr::register_foreign(domain, addr, len, iova, access) }?;
                 Ok(Mr { pd: Arc::clone(pd), back: Backend::Verbs(mr) })
             }
@@ -83,7 +83,7 @@ impl Mr {
         Ok(Mr { pd: Arc::clone(pd), back: Backend::Soft(key) })
     }
 
-    /// Its key in work requests of this end: the lkey.
+    /// The key for work requests at this end: the lkey.
     pub fn key(&self) -> MrKey {
         match &self.back {
             Backend::Soft(key) => *key,
@@ -91,7 +91,7 @@ impl Mr {
         }
     }
 
-    /// Its key for peers. The soft NIC has one key for both; a verbs device may have two.
+    /// The key for peers. The soft NIC has one key for both; a verbs device may have two.
     pub fn rkey(&self) -> MrKey {
         match &self.back {
             Backend::Soft(key) => *key,
@@ -99,19 +99,19 @@ impl Mr {
         }
     }
 
-    /// Its domain.
+    /// The region's protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Changes what may be done with the memory; the key stays. Memory of somebody else must allow
-    /// it, as [`Mr::register_foreign`] says.
+    /// Changes the access rights. The key stays the same. Foreign memory must allow the new access,
+    /// as [`Mr::register_foreign`] requires.
     pub fn set_access(&self, access: Access) -> Result<(), DeviceError> {
         let key = self.back.soft("changing the rights of registered memory")?;
         Ok(mirror::set_access(self.pd.device().engines(), *key, access)?)
     }
 
-    /// Ends the registration. What still names the key fails.
+    /// Ends the registration. Work requests that still name the key fail.
     pub fn deregister(&self) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(key) => {

@@ -14,12 +14,13 @@ use crate::{DeviceError, Pd};
 pub struct Mw {
     pd: Arc<Pd>,
     key: MrKey,
-    /// The provider's, until it is freed; the soft NIC knows it by its key.
+    /// The provider's window, until it is freed; the soft NIC knows a window by its key.
     back: Backend<(), Mutex<Option<ibverbs::Mw>>>,
 }
 
 impl Mw {
-    /// Allocates a window, which leads nowhere until it is bound. A device with a backup has none.
+    /// Allocates a window, which is unusable until it is bound. A device with a backup supports
+    /// none.
     pub fn alloc(pd: &Arc<Pd>) -> Result<Mw, DeviceError> {
         let (key, back) = match &pd.back {
             Backend::Soft(domain) => {
@@ -33,17 +34,17 @@ impl Mw {
         Ok(Mw { pd: Arc::clone(pd), key, back })
     }
 
-    /// Its key, with a last byte of zero.
+    /// The window's key, with a last byte of zero.
     pub fn key(&self) -> MrKey {
         self.key
     }
 
-    /// Its domain.
+    /// The window's protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Frees it. If it is bound its key is revoked.
+    /// Frees the window. If it is bound, its key is revoked.
     pub fn dealloc(&self) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(()) => {

@@ -25,11 +25,11 @@ use crate::{Device, DeviceError, DeviceSpec, random_bytes};
 /// A port, and the prefix that every QPN of the engine on it must have.
 pub type Opened = (Box<dyn Port>, u8);
 
-/// Where the numbers of an engine's QPs may begin. An engine has a table of all numbers up to the
-/// last, so that more would cost memory.
+/// The range in which an engine's first QPN is chosen. An engine has a table of all numbers up to
+/// the last, so a larger range would cost memory.
 const FIRST_QPNS: u16 = 1 << 14;
 
-/// What the engines of a device share.
+/// State that the engines of a device share.
 struct Common {
     layout: Layout,
     config: NicConfig,
@@ -49,8 +49,7 @@ impl DeviceSpec {
         self.check()?;
         let lanes = self.lanes.get();
         let ports = match self.open_rails(lanes) {
-            // Lanes share their address by the registry. Where that cannot be used, one goes
-            // without.
+            // Lanes share their address through the registry. Without it, the device gets one lane.
             Err(error) if lanes > 1 && error.is_registry() => {
                 (self.udp.notice)(&format!("{error}; the device has one lane, not {lanes}"));
                 self.open_rails(1)?
@@ -60,7 +59,7 @@ impl DeviceSpec {
         self.start(ports)
     }
 
-    /// Opens the ports of all lanes, of the device and then of its backup.
+    /// Opens the ports of all lanes, first the device's and then its backup's.
     fn open_rails(&self, lanes: usize) -> Result<Vec<Opened>, DeviceError> {
         let mut ports = self.open_rail(&self.udp, self.pcap.clone(), lanes)?;
         if let Some(backup) = &self.backup {
@@ -73,8 +72,8 @@ impl DeviceSpec {
         Ok(ports)
     }
 
-    /// Opens the device on ports of the caller's making, one for each lane and then one for each of
-    /// the backup's; addresses, impairment and capture of the specification are not looked at.
+    /// Opens the device on ports that the caller provides: one for each lane, then one for each
+    /// lane of the backup. The specification's addresses, impairment and capture are ignored.
     pub fn open_on(&self, ports: Vec<Opened>) -> Result<Arc<Device>, DeviceError> {
         let wanted = self.lanes.get() * if self.backup.is_some() { 2 } else { 1 };
         if ports.len() != wanted {
@@ -147,7 +146,7 @@ impl DeviceSpec {
         Ok(())
     }
 
-    /// Opens the ports of all lanes of a rail, impaired and captured as asked for.
+    /// Opens the ports of all lanes of a rail, with the requested impairment and capture.
     fn open_rail(
         &self,
         udp: &UdpConfig,
@@ -155,7 +154,7 @@ impl DeviceSpec {
         lanes: usize,
     ) -> Result<Vec<Opened>, PortError> {
         let pcap = pcap.map(|path| self.capture(path)).transpose()?;
-        // The lanes of a rail have one cable.
+        // The lanes of a rail share one cable.
         let link = self.link.as_ref().map(SharedLink::new);
         (0..lanes)
             .map(|lane| {
@@ -171,7 +170,7 @@ impl DeviceSpec {
             .collect()
     }
 
-    /// A capture whose end on a full disk is not silent.
+    /// A capture that reports when the disk is full.
     fn capture(&self, path: PathBuf) -> Result<PcapFile, PortError> {
         let (notice, name) = (self.udp.notice, path.display().to_string());
         PcapFile::create(path, move |error| {
@@ -179,7 +178,7 @@ impl DeviceSpec {
         })
     }
 
-    /// What the engines have in common. Connections must fit all ports they may move to.
+    /// The engines' common configuration. Connections must fit all ports that they may move to.
     fn nic_config(&self, ports: &[Opened]) -> Result<NicConfig, DeviceError> {
         let caps = ports[0].0.caps();
         let mut config = NicConfig::new(caps.addr, [0; 32]);
@@ -196,7 +195,7 @@ impl DeviceSpec {
         Ok(config)
     }
 
-    /// The MTU asked for, or else the largest, if the interface carries it.
+    /// The requested MTU, or else the largest, if the interface supports it.
     fn check_mtu(&self, ip_mtu: u32) -> Result<Mtu, DeviceError> {
         let largest = Mtu::for_ip_mtu(ip_mtu).ok_or_else(|| DeviceError::Invalid {
             what: "address",
@@ -216,7 +215,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Makes an engine on a port, and the lane that runs both.
+    /// Creates an engine on a port, and the lane that runs both.
     fn start_lane(
         &self,
         common: &Common,

@@ -16,7 +16,7 @@ pub struct Pd {
 }
 
 impl Pd {
-    /// Makes a domain.
+    /// Creates a protection domain.
     pub fn create(device: &Arc<Device>) -> Result<Pd, DeviceError> {
         let back = match &device.verbs {
             None => Backend::Soft(mirror::Pd::create(device.engines())?),
@@ -25,18 +25,18 @@ impl Pd {
         Ok(Pd { device: Arc::clone(device), back })
     }
 
-    /// Its device.
+    /// The domain's device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// What the engine of a lane calls it, for protocols that run there.
+    /// The domain's identifier on a lane's engine, for protocols that run there.
     pub fn id_on(&self, lane: usize) -> Result<PdId, DeviceError> {
         Ok(self.back.soft("a protocol in a lane")?.id(Place::lane(lane)))
     }
 
-    /// Frees the domain; fails while anything is in it. That of a verbs device ends with the last
-    /// object in it.
+    /// Frees the domain. Fails while it contains objects. On a verbs device the domain ends with
+    /// its last object.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(mirror) => Ok(mirror.destroy(self.device.engines())?),

@@ -1,11 +1,11 @@
-//! Which lane a queue pair goes to.
+//! Chooses a lane for each queue pair.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Spreads queue pairs evenly over lanes.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    /// Queue pairs of each lane.
+    /// Number of queue pairs on each lane.
     per_lane: Mutex<Box<[u32]>>,
 }
 
@@ -14,8 +14,8 @@ impl Placement {
         Placement { per_lane: Mutex::new(vec![0; lanes].into_boxed_slice()) }
     }
 
-    /// Chooses a lane and counts one more queue pair on it: the one that the caller hints at,
-    /// modulo their number, or the one with the fewest.
+    /// Chooses a lane and counts one more queue pair on it: the lane of the caller's hint, modulo
+    /// the number of lanes, or the one with the fewest queue pairs.
     pub(crate) fn take(&self, hint: Option<usize>) -> usize {
         let mut per_lane = self.lock();
         let lane = match hint {
@@ -26,7 +26,7 @@ impl Placement {
         lane
     }
 
-    /// A queue pair of a lane is gone.
+    /// Records that a queue pair of a lane is gone.
     pub(crate) fn release(&self, lane: usize) {
         let mut per_lane = self.lock();
         per_lane[lane] = per_lane[lane].saturating_sub(1);

@@ -14,41 +14,42 @@ use crate::backend::Backend;
 use crate::verbs::no_lane;
 use crate::{Cq, Device, DeviceError, Pd, Srq, Xrcd, turn};
 
-/// What is asked for where only an engine can do it.
+/// The name of the operation in errors, if only an engine supports it.
 const ENGINE: &str = "what is asked of this queue pair";
 
-/// What a queue pair is to be.
+/// The attributes of a new queue pair.
 pub struct QpRequest {
     /// Its transport.
     pub qp_type: QpType,
     /// Its protection domain.
     pub pd: Arc<Pd>,
-    /// Where its sends complete.
+    /// The completion queue of its sends.
     pub send_cq: Arc<Cq>,
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     pub recv_cq: Arc<Cq>,
-    /// Where its receives come from, if not from a queue of its own.
+    /// The shared receive queue, if it does not have its own receive queue.
     pub srq: Option<Arc<Srq>>,
-    /// Sends that can be outstanding.
+    /// Maximum number of outstanding sends.
     pub max_send_wr: u32,
-    /// Receives that can be outstanding.
+    /// Maximum number of outstanding receives.
     pub max_recv_wr: u32,
-    /// Pieces of memory that one send gathers.
+    /// Maximum number of memory segments that one send gathers.
     pub max_send_sge: u8,
-    /// Pieces of memory that one receive scatters to.
+    /// Maximum number of memory segments that one receive scatters to.
     pub max_recv_sge: u8,
-    /// Bytes that a send can carry in the work request itself.
+    /// Maximum number of bytes that a work request can carry inline.
     pub max_inline: u32,
-    /// Every send has a completion, whatever its flags say.
+    /// Every send generates a completion, whatever its flags are.
     pub signal_all: bool,
-    /// Where the shared receive queues are that its peer may name; for extended reliable
+    /// The domain of the shared receive queues that its peer may name; for extended reliable
     /// connections.
     pub xrcd: Option<Arc<Xrcd>>,
-    /// The lane to put it on, modulo their number; the one with the fewest queue pairs if `None`.
+    /// The lane for the queue pair, modulo the number of lanes; the one with the fewest queue pairs
+    /// if `None`.
     pub lane: Option<usize>,
 }
 
-/// A queue pair on one lane of a device, or on its verbs device.
+/// A queue pair on one lane of a device, or on a verbs device.
 pub struct Qp {
     back: Backend<mirror::Qp, ibverbs::Qp>,
     pd: Arc<Pd>,
@@ -59,7 +60,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Makes a queue pair, in the reset state.
+    /// Creates a queue pair, in the reset state.
     pub fn create(request: QpRequest) -> Result<Qp, DeviceError> {
         let QpRequest { pd, send_cq, recv_cq, srq, xrcd, .. } = &request;
         let device = pd.device();
@@ -94,12 +95,12 @@ impl Qp {
         Ok(qp)
     }
 
-    /// Its device.
+    /// The queue pair's device.
     pub fn device(&self) -> &Arc<Device> {
         self.pd.device()
     }
 
-    /// Its number.
+    /// The queue pair's number.
     #[inline]
     pub fn qpn(&self) -> Qpn {
         match &self.back {
@@ -108,7 +109,7 @@ impl Qp {
         }
     }
 
-    /// Its lane; 0 on a verbs device.
+    /// The queue pair's lane; 0 on a verbs device.
     pub fn lane(&self) -> usize {
         match &self.back {
             Backend::Soft(mirror) => mirror.lane(),
@@ -116,18 +117,18 @@ impl Qp {
         }
     }
 
-    /// The provider's queue pair, on a verbs device: requests are posted to it.
+    /// The provider's queue pair, on a verbs device. Requests are posted to it.
     #[inline]
     pub fn verbs(&self) -> Option<&ibverbs::Qp> {
         self.back.verbs()
     }
 
-    /// Posts through `post`, which gets the number to post to, and gives `None` for
-    /// [`PostError::Away`](bowline_nic::PostError::Away): it is called again then, where the
-    /// connection went. What is posted may leave together with what is posted next. On a verbs
-    /// device, which has no lanes, this fails: see [`Qp::verbs`].
+    /// Posts through `post`, which gets the number to post to. If `post` returns `None`, which
+    /// stands for [`PostError::Away`](bowline_nic::PostError::Away), it is called again where the
+    /// connection has moved to. Posted requests may leave together with the ones that are posted
+    /// next. Fails on a verbs device, which has no lanes: see [`Qp::verbs`].
     ///
-    /// `None` if the connection is nowhere, which only a lane that has ended can bring about.
+    /// Returns `None` if the connection is nowhere, which can only happen if a lane has ended.
     #[inline]
     pub fn post<R>(
         &self,
@@ -141,14 +142,14 @@ impl Qp {
         mirror.post(engines, post)
     }
 
-    /// Calls the engine that has its queues, with its number there. A verbs device has none.
+    /// Calls the engine that has its queues, with its number there. Fails on a verbs device.
     pub fn control<R>(
         &self,
         verb: impl FnOnce(&mut Nic, Time, Qpn) -> R,
     ) -> Result<R, DeviceError> {
         let mirror = self.back.soft(ENGINE)?;
         let device = self.device();
-        // Meanwhile it does not move.
+        // It must not move during the call.
         let _held = device.failover().map(|failover| failover.hold());
         Ok(mirror.control(device.engines(), verb)?)
     }
@@ -160,7 +161,7 @@ impl Qp {
             Backend::Verbs(qp) => return Ok(Ok(qp.modify(attr)?)),
         };
         if let Some(failover) = self.device().failover() {
-            // One that ends is at home first.
+            // A queue pair that ends must first move back to the default rail.
             match attr.state {
                 Some(QpState::Reset) => failover.reset(mirror),
                 Some(QpState::Err) => failover.end(mirror),
@@ -176,16 +177,16 @@ impl Qp {
         Ok(done)
     }
 
-    /// Watches the peer of a reliable connection at rest, or does so no longer: see
-    /// [`Nic::watch_peer`]. The connection manager of the device is told of a peer that is gone
-    /// ([`ConnectionEvent::PeerLost`](crate::ConnectionEvent::PeerLost)), or else the device's
-    /// events.
+    /// Starts or stops watching the peer of an idle reliable connection: see [`Nic::watch_peer`].
+    /// If the peer is gone, the device's connection manager is notified
+    /// ([`ConnectionEvent::PeerLost`](crate::ConnectionEvent::PeerLost)), or, without one, the
+    /// device's event channel.
     pub fn watch_peer(&self, interval: Option<Duration>) -> Result<(), DeviceError> {
         let interval_ns = interval.map(|i| u64::try_from(i.as_nanos()).unwrap_or(u64::MAX));
         Ok(self.control(|nic, now, qpn| nic.watch_peer(now, qpn, interval_ns))??)
     }
 
-    /// Its state; `None` if there is no such queue pair any more.
+    /// The queue pair's state; `None` if it no longer exists.
     pub fn state(&self) -> Result<Option<QpState>, DeviceError> {
         match &self.back {
             Backend::Soft(_) => {
@@ -195,9 +196,9 @@ impl Qp {
         }
     }
 
-    /// State and attributes: where the peer is, and PSNs, as the program set them; the rest as it
-    /// is where the connection is. `None` if there is no such queue pair any more. A verbs device
-    /// tells its state alone.
+    /// State and attributes. The peer's address and the PSNs are as the program set them; the rest
+    /// is as on the rail where the connection is now. Returns `None` if the queue pair no longer
+    /// exists. Fails on a verbs device: see [`Qp::state`].
     pub fn info(&self) -> Result<Option<QpInfo>, DeviceError> {
         let mirror = self.back.soft("asking for a queue pair's attributes")?;
         let (home, qpn) = mirror.on(bowline_failover::Rail::Default);
@@ -215,22 +216,22 @@ impl Qp {
         }))
     }
 
-    /// Puts it into a multicast group: datagrams to the group reach it.
+    /// Adds the queue pair to a multicast group, whose datagrams it then receives.
     pub fn attach_group(&self, group: IpAddr) -> Result<(), DeviceError> {
         let device = self.device();
         device.needs_soft_nic("a multicast group")?;
         device.groups.attach(&device.udp, device.lane(self.lane()), self.qpn(), group)
     }
 
-    /// Takes it out of a multicast group.
+    /// Removes the queue pair from a multicast group.
     pub fn detach_group(&self, group: IpAddr) -> Result<(), DeviceError> {
         let device = self.device();
         device.needs_soft_nic("a multicast group")?;
         device.groups.detach(device.lane(self.lane()), self.qpn(), group)
     }
 
-    /// Destroys the queue pair. What it had outstanding vanishes without completions. That of a
-    /// verbs device ends when it is dropped.
+    /// Destroys the queue pair. Its outstanding requests vanish without completions. On a verbs
+    /// device the queue pair ends when it is dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         let Backend::Soft(mirror) = &self.back else { return Ok(()) };
         let device = self.device();
@@ -248,7 +249,7 @@ impl Qp {
     }
 }
 
-/// What a queue pair of the soft NIC refers to.
+/// The objects to which a queue pair of the soft NIC refers.
 fn parts<'a>(
     pd: &'a Pd,
     [send_cq, recv_cq]: [&'a Arc<Cq>; 2],
@@ -282,7 +283,7 @@ fn on_engines(request: &QpRequest) -> Result<mirror::Qp, DeviceError> {
     Ok(made.inspect_err(|_| device.release_lane(lane))?)
 }
 
-/// Makes the provider's queue pair, if the device is a verbs device.
+/// Creates the provider's queue pair, if the device is a verbs device.
 fn on_verbs(request: &QpRequest) -> Result<Option<ibverbs::Qp>, DeviceError> {
     let QpRequest { pd, send_cq, recv_cq, srq, .. } = request;
     let (Some(pd), Some(send_cq), Some(recv_cq)) =

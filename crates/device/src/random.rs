@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-/// Random bytes from the system's generator: the seed of memory keys, tokens, first sequence
+/// Random bytes from the system's generator: the seed for memory keys, tokens and initial sequence
 /// numbers.
 pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut out = [0; N];

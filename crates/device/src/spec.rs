@@ -1,4 +1,4 @@
-//! What a device is to be.
+//! The specification of a device.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,41 +15,41 @@ use bowline_nic::{Mtu, RateControl};
 
 use crate::Log;
 
-/// Most lanes that [`LaneCount::Auto`] makes. A process has few of the 253 QPN prefixes of an
-/// address to itself, and a lane without a core gains nothing.
+/// Maximum number of lanes for [`LaneCount::Auto`]. The 253 QPN prefixes of an address are shared
+/// by all its processes, and a lane without its own core gains nothing.
 const MAX_AUTO_LANES: usize = 16;
 
-/// Everything that makes a device what it is. [`DeviceSpec::open`] opens it.
+/// Everything that defines a device. [`DeviceSpec::open`] opens it.
 #[derive(Clone, Debug)]
 pub struct DeviceSpec {
-    /// Its name, for threads, logs and `bowline devinfo`.
+    /// The device's name, for threads, logs and `bowline devinfo`.
     pub name: String,
-    /// The verbs device to stand on, instead of engines of its own.
+    /// The verbs device to use, instead of Bowline's own engines.
     pub verbs: Option<VerbsName>,
-    /// Its address and port, and who shares them.
+    /// The device's address and port, and who shares them.
     pub udp: UdpConfig,
-    /// What carries its packets.
+    /// The packet transport.
     pub via: Via,
-    /// How many lanes it has.
+    /// The number of lanes.
     pub lanes: LaneCount,
-    /// What impairs the packets that it sends.
+    /// The impairment of the packets that it sends.
     pub link: Option<LinkProfile>,
-    /// Where its packets are captured. The backup's go to a file beside it.
+    /// The capture file. The backup's packets go to another file next to it.
     pub pcap: Option<PathBuf>,
-    /// How connections are protected by forward error correction.
+    /// Forward error correction of connections.
     pub fec: Option<FecMode>,
-    /// What limits how fast queue pairs send that are not told otherwise.
+    /// The congestion control of queue pairs that do not set their own.
     pub congestion: Option<RateControl>,
-    /// Where reliable connections go on when its NIC fails.
+    /// Where reliable connections continue if the device's NIC fails.
     pub backup: Option<BackupSpec>,
-    /// What it may take up.
+    /// Resource limits.
     pub limits: Limits,
-    /// Where its messages go.
+    /// The receiver of log messages.
     pub log: Log,
 }
 
 impl DeviceSpec {
-    /// A device with one lane at an address, which programs of this user share.
+    /// A device with one lane at an address that this user's programs share.
     pub fn new(name: impl Into<String>, addr: IpAddr) -> DeviceSpec {
         let sharing = Sharing::SameUser { registry_dir: None };
         DeviceSpec {
@@ -68,55 +68,55 @@ impl DeviceSpec {
         }
     }
 
-    /// A device that stands on a verbs device of the system. Its address is that device's.
+    /// A device on a verbs device of the system, with that device's address.
     pub fn verbs(name: VerbsName) -> DeviceSpec {
         let addr = name.addr.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         DeviceSpec { verbs: Some(name.clone()), ..DeviceSpec::new(name.to_string(), addr) }
     }
 }
 
-/// The NIC that stands in for a device's own.
+/// The backup NIC of a device.
 #[derive(Clone, Debug)]
 pub struct BackupSpec {
-    /// Its address, another one of this machine.
+    /// The backup's address, another one of this machine.
     pub addr: IpAddr,
-    /// What becomes of requests under way.
+    /// How outstanding requests are handled.
     pub mode: Mode,
-    /// Where peers find each other's backups, as [`bowline_store::open`] takes it; a directory of
-    /// this user on this host if `None`.
+    /// The store in which peers find each other's backups, in the syntax of
+    /// [`bowline_store::open`]; a directory of this user on this host if `None`.
     pub store_url: Option<String>,
     /// The job that peers belong to.
     pub job: String,
 }
 
-/// Limits of a device; what is `None` is the engine's default.
+/// Limits of a device; `None` means the engine's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// The largest path MTU; what the interface carries if `None`.
+    /// The largest path MTU; if `None`, as large as the interface supports.
     pub mtu: Option<Mtu>,
-    /// Bytes in flight towards one peer.
+    /// Maximum bytes in flight to one peer.
     pub window_bytes: Option<u32>,
-    /// Queue pairs of each lane.
+    /// Maximum number of queue pairs on each lane.
     pub max_qps: Option<u32>,
-    /// Memory regions.
+    /// Maximum number of memory regions.
     pub max_mrs: Option<u32>,
-    /// Work requests in one queue.
+    /// Maximum number of work requests in one queue.
     pub max_wr: Option<u32>,
-    /// Completions in one completion queue.
+    /// Maximum number of completions in one completion queue.
     pub max_cqe: Option<u32>,
 }
 
-/// How many lanes a device has; written as a number or `auto`.
+/// The number of lanes of a device, written as a number or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneCount {
-    /// So many, at most [`MAX_LANES`].
+    /// This many, at most [`MAX_LANES`].
     Fixed(NonZeroUsize),
-    /// One for each core that the process may run on, within reason.
+    /// One for each core that the process may use, within reason.
     Auto,
 }
 
 impl LaneCount {
-    /// The number, on this machine.
+    /// The number of lanes on this machine.
     pub fn get(self) -> usize {
         match self {
             LaneCount::Fixed(lanes) => lanes.get().min(MAX_LANES),
@@ -134,7 +134,7 @@ impl Default for LaneCount {
     }
 }
 
-/// Text that is no [`LaneCount`].
+/// The text is not a valid [`LaneCount`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid number of lanes {0:?}: write a number from 1 to {MAX_LANES}, e.g. 4, or auto")]
 pub struct ParseLaneCountError(String);

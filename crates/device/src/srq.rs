@@ -9,17 +9,17 @@ use bowline_nic::{ControlError, PostError, RecvWr, SrqId};
 use crate::backend::Backend;
 use crate::{Cq, DeviceError, Pd, Xrcd};
 
-/// What is refused on a verbs device.
+/// The name of the operation in the error on a verbs device.
 const XRC: &str = "an extended reliable connection";
 
-/// Receives that queue pairs of any lane draw from.
+/// A queue of receives that queue pairs on any lane share.
 pub struct Srq {
     pd: Arc<Pd>,
     pub(crate) back: Backend<mirror::Srq, Arc<ibverbs::Srq>>,
     xrc: Option<Extended>,
 }
 
-/// What a queue has that peers of extended reliable connections name.
+/// The additional state of a queue that peers of extended reliable connections name.
 struct Extended {
     number: u32,
     cq: Arc<Cq>,
@@ -27,7 +27,7 @@ struct Extended {
 }
 
 impl Srq {
-    /// Makes a queue for `max_wr` receives.
+    /// Creates a queue for `max_wr` receives.
     pub fn create(pd: &Arc<Pd>, max_wr: u32, max_sge: u8) -> Result<Srq, DeviceError> {
         let device = pd.device();
         let back = match &pd.back {
@@ -43,8 +43,8 @@ impl Srq {
         Ok(Srq { pd: Arc::clone(pd), back, xrc: None })
     }
 
-    /// Makes a queue that peers of extended reliable connections name by its [number](Srq::number),
-    /// whose receives complete at `cq`.
+    /// Creates a queue that peers of extended reliable connections name by its
+    /// [number](Srq::number). Its receives complete on `cq`.
     pub fn create_extended(
         pd: &Arc<Pd>,
         max_wr: u32,
@@ -71,17 +71,17 @@ impl Srq {
         Ok(Srq { pd: Arc::clone(pd), back, xrc: Some(Extended { number, cq, xrcd }) })
     }
 
-    /// What peers name it by, if they do.
+    /// The number by which peers name it, if they do.
     pub fn number(&self) -> Option<u32> {
         self.xrc.as_ref().map(|xrc| xrc.number)
     }
 
-    /// Its domain.
+    /// The queue's protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Its identifier, as [`Event::SrqLimit`](bowline_nic::Event::SrqLimit) names it.
+    /// The queue's identifier, as in [`Event::SrqLimit`](bowline_nic::Event::SrqLimit).
     pub fn id(&self) -> SrqId {
         match &self.back {
             Backend::Soft(mirror) => mirror.id(Place::lane(0)),
@@ -89,7 +89,7 @@ impl Srq {
         }
     }
 
-    /// Posts a receive. No lane is called for it.
+    /// Posts a receive. This calls no lane.
     #[inline]
     pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         match &self.back {
@@ -98,7 +98,7 @@ impl Srq {
         }
     }
 
-    /// Asks for one event when fewer than `limit` receives are left; 0 for none.
+    /// Requests one event when fewer than `limit` receives are left; 0 for none.
     pub fn set_limit(&self, limit: u32) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(mirror) => Ok(mirror.set_limit(limit)?),
@@ -106,8 +106,7 @@ impl Srq {
         }
     }
 
-    /// Makes room for another number of receives, up to the device's limit. Those that wait stay,
-    /// and so must fit.
+    /// Changes the capacity, up to the device's limit. The waiting receives stay, so they must fit.
     pub fn resize(&self, max_wr: u32) -> Result<(), DeviceError> {
         let max = self.pd.device().config().max_wr;
         if max_wr > max {
@@ -117,7 +116,7 @@ impl Srq {
         Ok(self.back.soft("resizing a shared receive queue")?.resize(max_wr)?)
     }
 
-    /// Receives that it has room for.
+    /// The queue's capacity, in receives.
     pub fn max_wr(&self) -> u32 {
         match &self.back {
             Backend::Soft(mirror) => mirror.max_wr(),
@@ -125,8 +124,8 @@ impl Srq {
         }
     }
 
-    /// Destroys the queue; fails while a queue pair uses it. That of a verbs device ends when it is
-    /// dropped.
+    /// Destroys the queue. Fails while a queue pair uses it. On a verbs device the queue ends when
+    /// it is dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         let Backend::Soft(mirror) = &self.back else { return Ok(()) };
         let device = self.pd.device();

@@ -1,20 +1,20 @@
-//! Which lane the calling thread drives when it polls a queue of several.
+//! Chooses the lane that the calling thread drives when it polls a queue of several lanes.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_failover::mirror::Turn;
 
-/// A thread that posts to another lane so often in a row has gone over to it. One that posts to all
-/// lanes by turns stays where it is: a lane that is driven now by one thread and now by another
-/// waits in between.
+/// After this many consecutive posts to another lane, a thread has switched to that lane. A thread
+/// that posts to all lanes in turn stays where it is, because a lane that is driven by one thread
+/// and then by another waits in between.
 const POSTS_TO_MOVE: u32 = 64;
 
-/// The lane that a thread works on, by where it posts.
+/// The lane that a thread works on, determined by where it posts.
 #[derive(Clone, Copy, Default)]
 struct Habit {
     home: Option<usize>,
-    /// Where it posted last, and how often in a row.
+    /// The lane of the last post, and the number of consecutive posts to it.
     last: usize,
     posts: u32,
 }
@@ -36,7 +36,7 @@ thread_local! {
     static OTHERS_FIRST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread posts to a queue pair of a lane.
+/// Records that the calling thread posts to a queue pair of a lane.
 #[inline]
 pub(crate) fn posted(lane: usize) {
     let mut habit = HABIT.get();
@@ -44,7 +44,7 @@ pub(crate) fn posted(lane: usize) {
     HABIT.set(habit);
 }
 
-/// Whose turn it is to be polled by the calling thread.
+/// The lane that the calling thread should poll next.
 pub(crate) fn turn() -> Turn {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

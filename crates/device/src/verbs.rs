@@ -1,4 +1,4 @@
-//! Devices that stand on the system's libibverbs.
+//! Devices on the system's libibverbs.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -17,14 +17,14 @@ use crate::groups::Groups;
 use crate::placement::Placement;
 use crate::{Device, DeviceError, DeviceSpec};
 
-/// What carries the packets of such a device, for people to read.
+/// The packet transport of such a device, for display.
 pub(crate) const VIA: &str = "verbs";
 
 /// An open verbs device.
 pub(crate) struct Verbs {
     pub(crate) context: Arc<Context>,
     opened: Instant,
-    /// What runs protocols, once there is one.
+    /// The driver that runs protocols, once there is one.
     driver: Mutex<Option<Arc<Driver>>>,
 }
 
@@ -34,7 +34,7 @@ impl Verbs {
         since(self.opened)
     }
 
-    /// What runs protocols on the device.
+    /// The driver that runs protocols on the device.
     pub(crate) fn driver(&self, config: &NicConfig) -> Result<Arc<Driver>, DeviceError> {
         let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driver) = &*driver {
@@ -44,7 +44,7 @@ impl Verbs {
         Ok(Arc::clone(driver.insert(started)))
     }
 
-    /// Ends what runs protocols.
+    /// Stops the driver.
     pub(crate) fn shut_down(&self) {
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(driver) = driver {
@@ -53,12 +53,12 @@ impl Verbs {
     }
 }
 
-/// The time on a clock that was zero then.
+/// The time on a clock that started at `opened`.
 pub(crate) fn since(opened: Instant) -> Time {
     Time::from_nanos(u64::try_from(opened.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What a call through an engine comes to on a device that has none.
+/// The error of a call that needs an engine, on a device that has none.
 pub(crate) fn no_lane() -> LaneError {
     LaneError::Dead { reason: "a verbs device has no lanes".to_owned() }
 }
@@ -92,7 +92,7 @@ impl DeviceSpec {
         }))
     }
 
-    /// Refuses settings that only an engine of Bowline's can follow.
+    /// Rejects settings that only Bowline's own engines support.
     fn check_verbs(&self) -> Result<(), DeviceError> {
         let limits = &self.limits;
         let own_limits = [limits.max_qps, limits.max_mrs, limits.max_wr, limits.max_cqe];

@@ -7,19 +7,19 @@ use bowline_nic::{ControlError, XrcdId};
 
 use crate::{Cq, Device, DeviceError, Pd};
 
-/// A domain of extended reliable connections: queue pairs of it take messages for the shared
-/// receive queues of it.
+/// A domain of extended reliable connections: its queue pairs receive messages for its shared
+/// receive queues.
 pub struct Xrcd {
     id: XrcdId,
-    /// Queue pairs that only receive have neither domain nor completion queue of their own: these
-    /// stand there.
+    /// Queue pairs that only receive have no protection domain and completion queue of their own,
+    /// and use these instead.
     pd: Arc<Pd>,
     cq: Arc<Cq>,
     users: AtomicUsize,
 }
 
 impl Xrcd {
-    /// Makes a domain.
+    /// Creates a domain.
     pub fn create(device: &Arc<Device>) -> Result<Xrcd, DeviceError> {
         device.needs_soft_nic("an extended reliable connection")?;
         let pd = Arc::new(Pd::create(device)?);
@@ -29,22 +29,22 @@ impl Xrcd {
         Ok(Xrcd { id, pd, cq, users: AtomicUsize::new(0) })
     }
 
-    /// Its device.
+    /// The domain's device.
     pub fn device(&self) -> &Arc<Device> {
         self.pd.device()
     }
 
-    /// What engines call it.
+    /// The domain's identifier on the engines.
     pub fn id(&self) -> XrcdId {
         self.id
     }
 
-    /// A protection domain that holds nothing, for queue pairs that only receive.
+    /// An empty protection domain, for queue pairs that only receive.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// A completion queue that nothing completes at, for queue pairs that only receive.
+    /// A completion queue without completions, for queue pairs that only receive.
     pub fn cq(&self) -> &Arc<Cq> {
         &self.cq
     }
@@ -57,7 +57,7 @@ impl Xrcd {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Frees the domain; fails while a queue or a queue pair is in it.
+    /// Frees the domain. Fails while it contains a queue or a queue pair.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         if self.users.load(Ordering::Acquire) > 0 {
             return Err(ControlError::Busy { what: "the XRC domain" }.into());

@@ -1,4 +1,5 @@
-//! Connections over real sockets: between addresses, and between processes' ports on one address.
+//! Connections over real sockets: between addresses, and between the ports of several processes on
+//! one address.
 
 mod support;
 
@@ -19,7 +20,7 @@ fn service(port: u16) -> ServiceId {
     ServiceId::of_port(PortSpace::TCP, port)
 }
 
-/// A device with its connection manager, as a process has them.
+/// A device and its connection manager, which stand for a process.
 struct Process {
     connections: Connections,
     addr: IpAddr,
@@ -77,7 +78,7 @@ impl Process {
     }
 }
 
-/// Connects `active` to a service of `passive`, and ends the connection.
+/// Connects `active` to a service of `passive`, and disconnects.
 fn meet(active: &Process, passive: &Process, service_id: ServiceId) {
     let id = active.connect(passive.addr, service_id, 0x11);
     let (accepted, req) = passive.accept(0x22);
@@ -112,7 +113,7 @@ fn a_request_between_two_listeners_waits_for_the_second() {
     let (_, req) = passive.accept(0x22);
     assert_eq!(req.local_qpn, Qpn::new(0x11));
     active.establish(id);
-    // Without a second one it is refused, in a while.
+    // Without a new listener, the request is refused after a while.
     passive.connections.unlisten(service(1)).expect("the lane lives");
     assert!(matches!(passive.next(), Event::Established { .. }));
     let id = active.connect(passive.addr, service(1), 0x12);
@@ -122,7 +123,7 @@ fn a_request_between_two_listeners_waits_for_the_second() {
 
 #[test]
 fn a_request_between_two_devices_of_a_process_waits_for_the_second() {
-    // Alone on its address, and beside another process that would answer for what is nobody's.
+    // Alone on its address, and next to another process that would answer for unclaimed services.
     for neighbours in [0, 1] {
         let addr = fresh_addr();
         let _neighbours: Vec<Process> = (0..neighbours).map(|_| Process::at(addr)).collect();
@@ -148,7 +149,7 @@ fn another_process_may_listen_for_a_service_that_lingers() {
     first.connections.unlisten(service(1)).expect("the lane lives");
     assert!(second.connections.listen(service(1), 8).expect("the lane lives"));
     meet(&active, &second, service(1));
-    // The first has seen the request, too, and refuses nothing when its time is over.
+    // The first process has seen the request too, but refuses nothing when its time is over.
     std::thread::sleep(Duration::from_millis(1600));
     assert!(active.is_quiet() && first.is_quiet());
 }
@@ -163,7 +164,7 @@ fn nobody_answers_for_a_process_that_opens_its_device_again() {
     active.connect(addr, service(1), 0x11);
     assert!(active.is_quiet(), "it will ask again");
     std::thread::sleep(Duration::from_millis(1600));
-    // Then it is refused, as whatever else is asked.
+    // After that, it is refused like any other unknown service.
     active.connect(addr, service(1), 0x12);
     let Event::Rejected { reason, .. } = active.next() else { panic!("not refused") };
     assert_eq!(reason, RejectReason::INVALID_SERVICE_ID);
@@ -172,7 +173,7 @@ fn nobody_answers_for_a_process_that_opens_its_device_again() {
 #[test]
 fn a_process_that_has_stopped_cuts_nobody_off() {
     let addr = fresh_addr();
-    // The first socket on the address, which nobody reads from.
+    // The first socket on the address, which nobody reads.
     let mut udp = UdpConfig::new(addr);
     udp.udp_port = UDP_PORT;
     udp.sharing = Sharing::SameUser { registry_dir: None };
@@ -196,7 +197,7 @@ fn each_process_of_an_address_gets_its_own() {
     for (port, process) in (1..).zip(&crowd) {
         meet(&stranger, process, service(port));
     }
-    // Among themselves as well.
+    // They can also connect to each other.
     meet(&crowd[0], &crowd[3], service(4));
     meet(&crowd[2], &crowd[1], service(2));
     assert!(crowd.iter().all(Process::is_quiet));
@@ -213,7 +214,7 @@ fn one_of_them_answers_for_nobody() {
         assert_eq!((of, reason), (id, RejectReason::INVALID_SERVICE_ID));
     };
     refused(&stranger);
-    // Whoever spoke first is gone.
+    // The process that spoke for all is gone.
     crowd.remove(0);
     refused(&stranger);
     let req = SidrReq { service_id: service(9), ..SidrReq::default() };
@@ -232,7 +233,7 @@ fn the_peer_of_a_process_that_is_gone_is_told() {
     let id = stranger.connect(addr, service(1), 0x11);
     dying.accept(0x22);
     stranger.establish(id);
-    // It ends without a word.
+    // The process ends without notice.
     dying.device.shut_down();
     drop(dying);
     stranger.hang_up(id);
@@ -269,7 +270,8 @@ fn what_is_said_to_a_neighbour_is_handed_on_before_the_call_returns() {
         let reason = RejectReason::CONSUMER;
         let done = refuses.connections.call(|cm, now| cm.reject(now, asked, reason, &why));
         done.expect("the lane lives").expect("it is pending");
-        // The process might end here. Of the two, one gets what is sent to both.
+        // The process might exit here. Only one of the two sockets receives what is sent to the
+        // address.
         let after = handed_on(refuses);
         let Event::Rejected { id: of, private_data, .. } = asks.next() else {
             panic!("not refused")

@@ -1,4 +1,4 @@
-//! Devices of several lanes, over real sockets and over ports that break.
+//! Devices with several lanes, over real sockets and over ports that fail.
 
 mod support;
 
@@ -14,12 +14,12 @@ use support::*;
 
 const LANES: usize = 8;
 
-/// Two hosts of eight lanes with a connection on each lane.
+/// Two hosts with eight lanes each, and a connection on each lane.
 fn crowd(mode: Mode, store: &TestStore) -> [(Host, Vec<Conn>); 2] {
     connected([0, 1].map(|_| Host::with_lanes(mode, store, LANES)), 9)
 }
 
-/// The two with a connection on each lane, whose timers are 4.096 µs * 2^`timeout`.
+/// Connects the hosts on each lane. The timers are 4.096 µs * 2^`timeout`.
 fn connected([a, b]: [Host; 2], timeout: u8) -> [(Host, Vec<Conn>); 2] {
     let mut ours: Vec<Conn> = (0..LANES).map(|_| a.qp(None)).collect();
     let mut theirs: Vec<Conn> = (0..LANES).map(|_| b.qp(None)).collect();
@@ -48,14 +48,14 @@ fn queue_pairs_spread_over_lanes_and_share_everything_else() {
     let numbers: HashSet<u16> = ours.iter().map(|conn| conn.qpn.low16()).collect();
     assert!(numbers.len() > 1, "where an engine's numbers begin is drawn: {numbers:?}");
     a.fill(|at| (at * 31 + at / 255) as u8);
-    // One region, under one key, whichever lane carries the request.
+    // One region with one key, whichever lane carries the request.
     let part = LEN / LANES;
     for (i, conn) in ours.iter().enumerate() {
         a.post(conn, i as u64, write(conn, i * part), i * part, part).unwrap();
     }
     all_succeed(&a, LANES);
     assert_eq!(a.memory.to_vec(0, LEN), b.memory.to_vec(0, LEN));
-    // Atomics of all lanes to one word are atomic among each other.
+    // Atomics of all lanes to one word are atomic with respect to each other.
     b.memory.fill(0, 8, 0);
     for conn in &ours {
         let remote = Remote { addr: 0, rkey: conn.peer_key };
@@ -153,7 +153,7 @@ fn objects_in_use_on_any_lane_cannot_be_destroyed() {
     assert!(other.destroy().is_err(), "it is gone");
 }
 
-/// A device on ports in memory.
+/// A device on in-memory ports.
 fn in_memory(hub: &MemoryHub, number: u8, store: &TestStore) -> Arc<Device> {
     let addrs = [[10, 9, 0, number], [10, 9, 1, number]].map(IpAddr::from);
     let mut spec = DeviceSpec::new("t", addrs[0]);
@@ -175,8 +175,8 @@ fn in_memory(hub: &MemoryHub, number: u8, store: &TestStore) -> Arc<Device> {
 fn a_socket_error_of_one_lane_moves_its_connections_and_no_others() {
     let store = TestStore::new();
     let hub = MemoryHub::new();
-    // The socket's error moves a connection at once; timers of seconds, so that a machine that is
-    // busy elsewhere moves none.
+    // The socket's error moves a connection at once. The timers take seconds, so that a machine
+    // that is busy elsewhere moves none.
     let [(a, ours), (_b, _theirs)] =
         connected([1, 2].map(|number| Host::on(in_memory(&hub, number, &store))), 18);
     let everywhere = || {

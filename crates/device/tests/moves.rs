@@ -1,4 +1,4 @@
-//! Connections that lose their NIC in the middle of their work, over real sockets.
+//! Connections that lose their NIC while they are busy, over real sockets.
 
 mod support;
 
@@ -8,11 +8,12 @@ use bowline_device::{Mode, Rail};
 use bowline_nic::{Event, Remote, SendOp, WcStatus};
 use support::*;
 
-/// What happens to a link, and what ends it.
+/// Faults of a link, and the repair of each.
 const FAULTS: [(&str, &str); 2] = [("down", "up"), ("blackhole=in", "clear")];
 
-/// WRITEs with immediate data from `a` to `b`, numbered, with a fault a third of the way and its
-/// end at two thirds; returns when all have been seen in order and the connections are home.
+/// Sends numbered WRITEs with immediate data from `a` to `b`. A fault occurs after a third of them,
+/// and is repaired after two thirds. Returns when all have arrived in order and the connections are
+/// back on the default rail.
 fn stream(mode: Mode, victim: usize, (fault, repair): (&str, &str)) {
     const COUNT: u32 = 600;
     const SIZE: usize = 1500;
@@ -52,7 +53,7 @@ fn stream(mode: Mode, victim: usize, (fault, repair): (&str, &str)) {
     let used = LEN / SIZE * SIZE;
     assert_eq!(a.memory.to_vec(0, used.min(600 * SIZE)), b.memory.to_vec(0, used.min(600 * SIZE)));
     for host in [a, b] {
-        // The report of the way home comes when the peer has answered.
+        // The report of the move back is written when the peer has answered.
         until("the way home", || {
             let [away, back] = host.account().moves;
             !host.is_split() && away >= 1 && away == back
@@ -244,7 +245,7 @@ fn a_shared_receive_queue_serves_both_rails() {
         let store = TestStore::new();
         let b = Host::new(mode, &store);
         let srq = b.srq(256);
-        // Two senders, of which one loses its NIC.
+        // Two senders, one of which loses its NIC.
         let senders: Vec<_> = (0..2)
             .map(|_| {
                 let a = Host::new(mode, &store);

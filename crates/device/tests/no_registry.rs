@@ -1,4 +1,4 @@
-//! Lanes where processes have no place to meet: one of them goes without.
+//! Several lanes without a registry directory: the device gets one lane.
 
 use std::net::IpAddr;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use bowline_device::DeviceSpec;
 
 static NOTICES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// One test, since it changes the environment of the process.
+/// A separate test binary, because it changes the environment of the process.
 #[test]
 fn a_device_has_one_lane_and_says_why() {
     let pid = std::process::id();

@@ -90,28 +90,28 @@ pub(crate) struct CollectiveArgs {
     /// `paper`, or a time, e.g. 500us [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_deadline)]
     pub(super) deadline: Option<Deadline>,
-    /// Share of bytes that may be missing in operations over XP, as 1% or 0.01 [default: 0]
+    /// Share of bytes that may be missing in operations over XP, e.g. 1% or 0.01 [default: 0]
     #[arg(long, value_name = "SHARE", value_parser = units::parse_probability)]
     pub(super) max_loss: Option<f64>,
-    /// Encode what is reduced over XP, so that a lost packet adds a small error to many elements
-    /// instead of losing some
+    /// Encode data that is reduced over XP, so that a lost packet adds a small error to many
+    /// elements instead of losing some
     #[arg(long)]
     pub(super) recovery: bool,
     /// How long an operation may take
     #[arg(long, default_value = "60s", value_parser = parse_time, value_name = "TIME")]
     pub(super) timeout: Duration,
     /// This rank's NIC, under a launcher: an address of this machine, or verbs:NAME for a RoCE NIC
-    /// of the system's [default: one of loopback for each rank, or the address from which
+    /// of the system [default: a loopback address for each rank, or the address from which
     /// MASTER_ADDR is reached]
     #[arg(long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
     /// Packet transport of each rank: udp; shm or auto for shared memory between ranks of one host
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     pub(super) via: Via,
-    /// Impair what each rank sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
+    /// Impair what each rank sends, e.g. loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
-    /// What limits how fast XP and the schemes send: none, fixed:1Gbps, dcqcn, bbr [default: bbr to
+    /// Congestion control of XP and the schemes: none, fixed:1Gbps, dcqcn, bbr [default: bbr to
     /// another host]
     #[arg(long, value_name = "NAME")]
     pub(super) cc: Option<RateControl>,
@@ -124,7 +124,7 @@ pub(crate) struct CollectiveArgs {
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub(super) json: bool,
-    /// This process is a rank, whatever else is said
+    /// Run as a rank, regardless of the other options
     #[arg(long, hide = true)]
     pub(super) member: bool,
 }
@@ -145,26 +145,26 @@ pub(crate) enum Test {
     Allreduce,
     /// Each rank gets a block of the reduction
     ReduceScatter,
-    /// All ranks get the blocks of all
+    /// All ranks get the blocks of all ranks
     Allgather,
-    /// Each rank gets its block of all
+    /// Each rank gets its block from every rank
     AllToAll,
     /// All ranks get the root's buffer
     Broadcast,
     /// The root gets the reduction
     Reduce,
-    /// The root gets the blocks of all
+    /// The root gets the blocks of all ranks
     Gather,
     /// Each rank gets its block of the root's buffer
     Scatter,
     /// Each rank sends to the next and receives from the one before
     Sendrecv,
-    /// All ranks wait for all
+    /// All ranks wait for each other
     Barrier,
 }
 
 impl Test {
-    /// As typed.
+    /// The name as typed on the command line.
     pub(super) fn name(self) -> String {
         let value = self.to_possible_value().expect("no test is skipped");
         value.get_name().to_owned()
@@ -193,7 +193,7 @@ impl Test {
         }
     }
 
-    /// What a rank's link carries, by the size.
+    /// Bytes that a rank's link carries, relative to the size.
     pub(super) fn bus_factor(self, ranks: u32) -> f64 {
         let n = f64::from(ranks);
         match self {
@@ -204,25 +204,25 @@ impl Test {
         }
     }
 
-    /// Whether elements are combined.
+    /// Whether the operation combines elements.
     pub(super) fn reduces(self) -> bool {
         matches!(self, Test::Allreduce | Test::ReduceScatter | Test::Reduce)
     }
 
-    /// Whether one rank is special.
+    /// Whether the operation has a root.
     pub(super) fn is_rooted(self) -> bool {
         matches!(self, Test::Broadcast | Test::Reduce | Test::Gather | Test::Scatter)
     }
 
-    /// Whether input and output can be one buffer. Nobody exchanges all blocks in place, or sends
-    /// to itself.
+    /// Whether input and output can be one buffer. An all-to-all exchange never works in place, and
+    /// nobody sends to itself.
     pub(super) fn is_in_place_too(self) -> bool {
         !matches!(self, Test::AllToAll | Test::Sendrecv | Test::Barrier)
     }
 }
 
 impl CollectiveArgs {
-    /// What operations promise, if they travel over XP.
+    /// The bounds on time and loss, if the operations use XP.
     pub(super) fn bounds(&self) -> Result<Option<Bounds>, String> {
         if self.transport != CommTransport::Xp {
             let given = self.deadline.is_some() || self.max_loss.is_some() || self.recovery;
@@ -237,7 +237,7 @@ impl CollectiveArgs {
         bounds.ok_or_else(|| format!("--max-loss {max_loss} is not from 0 to 1"))
     }
 
-    /// Sizes, in order.
+    /// The sizes to measure, in order.
     pub(super) fn sizes(&self) -> Result<Vec<usize>, String> {
         if self.test == Test::Barrier {
             return Ok(vec![0]);

@@ -1,14 +1,15 @@
-//! What ranks put in, and what must come out.
+//! The ranks' inputs, and the outputs that they must produce.
 
 use bowline::{DataType, Mr, Rank, ReduceOp};
 use bowline_codes::reduce;
 
 use super::args::{CollectiveArgs, Test};
 
-/// Inputs repeat after so many elements, which divides no size of a block or a packet.
+/// Inputs repeat after this many elements. It divides no block size and no packet size.
 const PERIOD: usize = 61;
 
-/// One period of a rank's input. Small whole numbers: their reductions are exact, in any order.
+/// One period of a rank's input. The values are small whole numbers, so their reductions are exact
+/// in any order.
 fn pattern(dtype: DataType, op: ReduceOp, rank: Rank) -> Vec<u8> {
     let value = |i: usize| match op {
         ReduceOp::Product => 1 + u8::from((rank as usize + i).is_multiple_of(8)),
@@ -39,7 +40,7 @@ fn f16_bits(value: u8) -> u16 {
     (exponent + 15) << 10 | (u16::from(value) - (1 << exponent)) << (10 - exponent)
 }
 
-/// What there is to be written and compared: one period for each rank, and one for their reduction.
+/// The data to write and to compare with: one period for each rank, and one for their reduction.
 pub(super) struct Data {
     test: Test,
     rank: Rank,
@@ -62,7 +63,7 @@ impl Data {
         Data { test, rank, ranks, root, element, of_ranks, reduced }
     }
 
-    /// Writes this rank's input of `count` elements to the start of a region, or where its block
+    /// Writes this rank's input of `count` elements to the start of a region, or to where its block
     /// is.
     pub(super) fn fill(&self, mr: &Mr, count: usize, in_place: bool) {
         let block = count * self.element;
@@ -80,7 +81,7 @@ impl Data {
         write(mr, at, blocks * block, &self.of_ranks[self.rank as usize]);
     }
 
-    /// How many elements of the output of `count` elements are not what they should be.
+    /// The number of wrong elements in an output of `count` elements.
     pub(super) fn wrong(&self, mr: &Mr, count: usize, in_place: bool) -> u64 {
         let (rank, block) = (self.rank as usize, count * self.element);
         let is_root = self.rank == self.root;
@@ -112,7 +113,7 @@ impl Data {
     }
 }
 
-/// Writes a period again and again.
+/// Fills a range with repetitions of a period.
 fn write(mr: &Mr, at: usize, len: usize, period: &[u8]) {
     let mut written = 0;
     while written < len {
@@ -122,7 +123,7 @@ fn write(mr: &Mr, at: usize, len: usize, period: &[u8]) {
     }
 }
 
-/// Elements that differ from a period that begins at byte `first` of the whole.
+/// Counts elements that differ from the repeated period; `at` is byte `first` of the whole.
 fn wrong(mr: &Mr, at: usize, len: usize, first: usize, period: &[u8], element: usize) -> u64 {
     let mut wrong = 0;
     let mut seen = 0;

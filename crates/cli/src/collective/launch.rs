@@ -1,4 +1,4 @@
-//! Starting ranks on this machine.
+//! Starts ranks on this machine.
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -6,21 +6,21 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How often to look whether a rank has ended.
+/// How often to check whether a rank has ended.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Where ranks meet, gone at the end.
+/// The directory in which ranks meet. It is removed on drop.
 struct MeetingDir(PathBuf);
 
 impl Drop for MeetingDir {
     fn drop(&mut self) {
-        // Leaving it would do no harm.
+        // A leftover directory does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Starts this command as each of so many ranks, and waits for them.
-/// Ranks that are to authenticate each other meet at rank 0.
+/// Starts this command once for each rank, and waits for all of them. If ranks must authenticate
+/// each other, they meet at rank 0.
 pub(super) fn run(ranks: u32, authenticated: bool) -> Result<ExitCode, Box<dyn Error>> {
     let program = std::env::current_exe()?;
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
@@ -79,14 +79,14 @@ pub(super) fn run(ranks: u32, authenticated: bool) -> Result<ExitCode, Box<dyn E
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// A TCP port of loopback that nobody had a moment ago.
+/// A TCP port on loopback that was free a moment ago.
 fn free_port() -> Result<String, String> {
     let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     port.map(|addr| addr.port().to_string())
         .map_err(|e| format!("cannot find a free TCP port of 127.0.0.1: {e}"))
 }
 
-/// What to say of a rank that could not say anything itself.
+/// Describes the end of a rank that could not report it itself.
 fn killed(rank: u32, status: ExitStatus) -> Option<String> {
     match status.code() {
         Some(0..=2) => None,
@@ -96,7 +96,7 @@ fn killed(rank: u32, status: ExitStatus) -> Option<String> {
 
 fn end(children: &mut Vec<(u32, Child)>) {
     for (_, child) in children.iter_mut() {
-        // They may have ended already.
+        // The process may have ended already.
         let _ = child.kill();
         let _ = child.wait();
     }

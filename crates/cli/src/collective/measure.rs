@@ -1,4 +1,4 @@
-//! A rank that measures.
+//! One rank, which measures.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
         Some(name) => name.clone(),
         None => NicName::Addr(rendezvous::device_addr(None, rank)?),
     };
-    // Who is to be refused is refused before anything is opened.
+    // Refuse before anything is opened.
     let meeting = guarded(args, name.addr()?, meeting)?;
     let mut builder = name.builder().via(args.via).notice(output::notice);
     if let Some(link) = &args.link {
@@ -63,7 +63,7 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     };
     let sizes = args.sizes()?;
     let comm = Communicator::meet(&pd, meeting, options)?;
-    // Blocks of all ranks, though a size may not be divisible.
+    // Space for the blocks of all ranks, even if a size is not divisible by their number.
     let longest = sizes.iter().max().copied().unwrap_or(0).max(args.dtype.size());
     let bench = Bench {
         args,
@@ -81,7 +81,7 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     let progress = (rank == 0).then(|| output::progress(sizes.len() as u64, &name));
     for bytes in sizes {
         let row = bench.row(bytes)?;
-        // A line printed through the bar would be drawn over.
+        // The progress bar would overwrite a line that is printed past it.
         match &progress {
             Some(bar) => bar.suspend(|| report.add(row)),
             None => report.add(row),
@@ -100,13 +100,13 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if report.wrong() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Makes ranks prove who they are where others could pass for them.
+/// Makes ranks authenticate each other where other processes could impersonate them.
 fn guarded(
     args: &CollectiveArgs,
     addr: IpAddr,
     meeting: Meeting,
 ) -> Result<Meeting, Box<dyn Error>> {
-    // Those that this command has started itself meet in a directory of its own.
+    // Ranks that this command started itself meet in a private directory.
     let is_private = addr.is_loopback() || args.member;
     if args.insecure || (is_private && !args.seal) {
         return Ok(meeting);
@@ -126,7 +126,7 @@ impl Bench<'_> {
             algorithm: args.algorithm,
             ..Request::new(operation)
         };
-        // What cannot have bounds goes over RC.
+        // Operations that do not support bounds use RC.
         let bounded = self.bounds.map(|bounds| request.with_bounds(&bounds, self.comm.hosts()));
         let algorithm = match bounded {
             Some(Ok(bounded)) => bounded.algorithm,
@@ -145,7 +145,8 @@ impl Bench<'_> {
         self.data.fill(if in_place { &self.output } else { &self.input }, count, in_place);
         let mut wrong = None;
         if self.args.check == 1 {
-            // Before the timed ones, since each in place reduces what the one before has left.
+            // Check before the timed operations: in place, each operation reduces the result of the
+            // previous one.
             self.once(request, count, true)?;
             wrong = Some(self.sum(self.data.wrong(&self.output, count, in_place))?);
         }
@@ -176,8 +177,8 @@ impl Bench<'_> {
         Ok(half.with_loss(missing as f64 / expected.max(1) as f64))
     }
 
-    /// One operation; bytes that were missing, and that should have come over XP. An exact one
-    /// misses none.
+    /// Runs one operation. Returns the bytes that were missing and the bytes that were expected
+    /// over XP. An exact operation misses none.
     fn once(
         &self,
         request: &Request,
@@ -222,7 +223,7 @@ impl Bench<'_> {
         }])
     }
 
-    /// A number of all ranks.
+    /// Reduces a number over all ranks.
     fn agree(&self, value: f64, op: ReduceOp) -> Result<f64, bowline::Error> {
         let bytes = self.reduce(value.to_ne_bytes(), DataType::F64, op)?;
         Ok(f64::from_ne_bytes(bytes))
@@ -243,7 +244,7 @@ impl Bench<'_> {
         let operation = Operation::Allreduce { count: 1 };
         let request = Request { dtype, op, in_place: true, ..Request::new(operation) };
         let tensor = Tensor::new(&mr, 0..8, dtype)?;
-        // Over RC, whatever is measured.
+        // This uses RC, whichever transport is measured.
         self.comm.start_with(&request, None, Some(&tensor), None)?.wait()?;
         let mut out = [0; 8];
         mr.read_at(0, &mut out);

@@ -1,4 +1,4 @@
-//! `bowline collective`: collective operations between ranks, in the manner of nccl-tests.
+//! `bowline collective`: collective operations between ranks, modelled on nccl-tests.
 
 mod args;
 mod data;
@@ -13,10 +13,10 @@ use bowline::rendezvous;
 
 pub(crate) use args::CollectiveArgs;
 
-/// Ranks unless told otherwise.
+/// Number of ranks by default.
 const DEFAULT_RANKS: u32 = 2;
 
-/// Starts ranks, or is one.
+/// Starts the ranks, or runs as one of them.
 pub(crate) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     args.sizes()?;
     args.bounds()?;

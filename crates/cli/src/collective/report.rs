@@ -15,10 +15,10 @@ pub(super) struct Half {
     p99_us: f64,
     algbw_gbytes_per_s: f64,
     busbw_gbytes_per_s: f64,
-    /// Unless it was not checked.
+    /// `None` if results were not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrong: Option<u64>,
-    /// The share of bytes that was missing, over XP.
+    /// The share of bytes that were missing, over XP.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss: Option<f64>,
 }
@@ -76,7 +76,7 @@ pub(super) struct Report {
     version: u32,
     test: String,
     transport: &'static str,
-    /// Packets are encrypted and authenticated.
+    /// Whether packets are encrypted and authenticated.
     sealed: bool,
     ranks: u32,
     #[serde(rename = "type")]
@@ -87,7 +87,7 @@ pub(super) struct Report {
     iterations: u32,
     rows: Vec<Row>,
     avg_busbw_gbytes_per_s: f64,
-    /// Rank 0 talks, unless it is to print JSON.
+    /// Whether to print text: only rank 0 does, and not with `--json`.
     #[serde(skip)]
     talks: bool,
 }
@@ -117,7 +117,7 @@ impl Report {
         }
     }
 
-    /// Prints what is measured, and the names of the columns.
+    /// Prints the parameters and the column names.
     pub(super) fn print_header(&self) {
         if !self.talks {
             return;
@@ -186,7 +186,7 @@ impl Report {
         self.avg_busbw_gbytes_per_s = sum / f64::from(count.max(1));
     }
 
-    /// Prints what comes last.
+    /// Prints the summary.
     pub(super) fn print_end(&self) {
         if self.talks {
             say(&format!(
@@ -197,13 +197,13 @@ impl Report {
         }
     }
 
-    /// Elements that were not what they should be.
+    /// The number of wrong elements.
     pub(super) fn wrong(&self) -> u64 {
         let halves = self.rows.iter().flat_map(|row| [Some(row.out_of_place), row.in_place]);
         halves.flatten().filter_map(|half| half.wrong).sum()
     }
 
-    /// Everything as one object on one line.
+    /// The whole report as one JSON object on one line.
     pub(super) fn json(&self) -> String {
         serde_json::to_string(self).expect("a report has nothing that JSON lacks")
     }

@@ -1,5 +1,4 @@
-//! Ranks that reduce a tensor together while packets are lost: over RC, and over XP with a bound on
-//! loss.
+//! An allreduce on a lossy link: over RC, and over XP with a bound on loss.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,12 +15,12 @@ const RANKS: u32 = 4;
 const BYTES: usize = 4 << 20;
 const OPERATIONS: usize = 10;
 const LOSS: &str = "0.1%";
-/// Of what a rank should receive, over XP.
+/// Maximum loss over XP, as a share of the bytes that a rank should receive.
 const MAX_LOSS: f64 = 0.01;
-/// Nothing takes so long.
+/// Longer than any operation takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One transport.
+/// The result of one transport.
 #[derive(Serialize)]
 pub(super) struct AllreduceRow {
     transport: &'static str,
@@ -29,7 +28,7 @@ pub(super) struct AllreduceRow {
     bytes: usize,
     mean_ms: f64,
     slowest_ms: f64,
-    /// The share that was missing in the end.
+    /// The share of bytes that were still missing at the end.
     missing: f64,
     verified: bool,
 }
@@ -39,7 +38,7 @@ impl AllreduceRow {
         self.verified
     }
 
-    /// A line for people.
+    /// The row as text.
     pub(super) fn text(&self) -> String {
         format!(
             "{:<45} {:>8.1} ms {:>9.1} ms {:>8.3}%  {}",
@@ -52,10 +51,10 @@ impl AllreduceRow {
     }
 }
 
-/// Both over the same losses.
+/// The transports to compare. Both see the same losses.
 pub(super) const TRANSPORTS: [CommTransport; 2] = [CommTransport::Rc, CommTransport::Xp];
 
-/// The names of the columns.
+/// The column names.
 pub(super) fn header() -> String {
     format!(
         "\nallreduce of {} MiB, {RANKS} ranks, {LOSS} loss: {:>13} {:>12} {:>9}  verified",
@@ -66,17 +65,17 @@ pub(super) fn header() -> String {
     )
 }
 
-/// Where ranks meet: a directory that goes when they do.
+/// The directory in which ranks meet. It is removed on drop.
 struct Place(PathBuf);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What is left of it is a few bytes in a directory for temporary files.
+        // On failure, a few bytes stay in a directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// What a rank has seen.
+/// What one rank measured.
 struct Seen {
     times: Vec<Duration>,
     missing: u64,
@@ -84,7 +83,7 @@ struct Seen {
     verified: bool,
 }
 
-/// One of them.
+/// Measures one transport.
 pub(super) fn measure(transport: CommTransport, seed: u64) -> Result<AllreduceRow, Box<dyn Error>> {
     let name = format!("bowline-demo-{}-{}", transport.name(), std::process::id());
     let place = Place(std::env::temp_dir().join(name));
@@ -98,7 +97,7 @@ pub(super) fn measure(transport: CommTransport, seed: u64) -> Result<AllreduceRo
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|_| failed())).collect()
     });
     let seen = seen.into_iter().collect::<Result<Vec<_>, _>>()?;
-    // An operation is over when its last rank is.
+    // An operation ends when its last rank ends.
     let slowest_of = |i: usize| seen.iter().map(|seen| seen.times[i]).max().unwrap_or_default();
     let times_ms: Vec<f64> = (0..OPERATIONS).map(|i| slowest_of(i).as_secs_f64() * 1e3).collect();
     let sum = |of: fn(&Seen) -> u64| seen.iter().map(of).sum::<u64>() as f64;
@@ -131,13 +130,14 @@ fn run_rank(transport: CommTransport, url: &str, rank: Rank, seed: u64) -> Resul
         let comm = Communicator::meet(&pd, meeting, options)?;
         let mr = pd.register(BYTES, Access::LOCAL_WRITE)?;
         let tensor = Tensor::new(&mr, 0..BYTES, DataType::F32)?;
-        // Each rank reduces a block, and may lack so much of what each other has for it.
+        // Each rank reduces one block, and may miss this share of every other rank's contribution
+        // to it.
         let may_lack = match transport {
             CommTransport::Xp => (BYTES as f64 * MAX_LOSS * f64::from(RANKS - 1)) as usize,
             _ => 0,
         };
         let mut seen = Seen { times: Vec::new(), missing: 0, expected: 0, verified: true };
-        // The first one is the warm-up, of which an adaptive deadline learns.
+        // The first operation is the warm-up, from which an adaptive deadline learns.
         for operation in 0..=OPERATIONS {
             mr.write_at(0, &(rank as f32 + 1.0).to_ne_bytes().repeat(BYTES / 4));
             comm.barrier()?.wait()?;
@@ -150,15 +150,15 @@ fn run_rank(transport: CommTransport, url: &str, rank: Rank, seed: u64) -> Resul
             seen.expected += report.expected_bytes;
             seen.verified &= is_right(&mr.to_vec(0, BYTES), may_lack);
         }
-        // No rank leaves while another still waits for what it may have to send again.
+        // No rank may leave while another one still waits for a retransmission from it.
         comm.barrier()?.wait()?;
         Ok(seen)
     };
     inner().map_err(|error| format!("rank {rank} of the allreduce: {error}"))
 }
 
-/// Whether every element is the sum of all ranks. Of what `may_lack` bytes are, contributions may
-/// be missing.
+/// Whether every element is the sum over all ranks. Elements of up to `may_lack` bytes in total may
+/// miss contributions.
 fn is_right(bytes: &[u8], may_lack: usize) -> bool {
     let all: f32 = (1..=RANKS).map(|rank| rank as f32).sum();
     let elements = || bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));

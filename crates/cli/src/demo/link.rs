@@ -7,19 +7,19 @@ use bowline::{LinkProfile, ParseLinkError};
 /// Rate of the long links.
 const RATE_BPS: u64 = 1_000_000_000;
 
-/// A link between the two NICs, alike in both directions.
+/// A link between the two NICs, the same in both directions.
 pub(super) struct Link {
-    /// As the table shows it.
+    /// The name in the table.
     pub(super) name: &'static str,
-    /// Round trip without queues; zero for no impairment at all.
+    /// Round-trip time without queueing; zero for an unimpaired link.
     pub(super) rtt: Duration,
-    /// Part of the packets that are lost.
+    /// Share of packets that are lost.
     pub(super) loss: f64,
-    /// The sending NIC dies half-way.
+    /// Whether the sending NIC is killed halfway.
     pub(super) killed: bool,
 }
 
-/// Every link, from the kindest to the worst.
+/// All links, from the easiest to the hardest.
 pub(super) const LINKS: [Link; 5] = [
     link("loopback, unimpaired", 0, 0.0),
     link("1 Gbit/s, 10 ms", 10, 0.0),
@@ -33,14 +33,15 @@ const fn link(name: &'static str, rtt_ms: u64, loss: f64) -> Link {
 }
 
 impl Link {
-    /// What impairs one direction; nothing on the clean link.
+    /// The impairment of one direction; `None` on the clean link.
     pub(super) fn profile(&self, seed: u64) -> Result<Option<LinkProfile>, ParseLinkError> {
         if self.rtt.is_zero() {
             return Ok(None);
         }
         let delay_us = self.rtt.as_micros() / 2;
-        // The queue holds a whole window, so that only the losses asked for happen, but not two:
-        // a window that is sent again too early shall not delay the answers to the first.
+        // The queue holds a whole window, so that it adds no losses of its own. It does not hold
+        // two: a window that is retransmitted too early must not delay the responses to the first
+        // one.
         let queue = self.window_bytes() / 4 * 5;
         let loss = self.loss * 100.0;
         let text = format!(
@@ -49,21 +50,21 @@ impl Link {
         text.parse().map(Some)
     }
 
-    /// Bytes that a sender should keep in flight: twice what fits on the way and back.
+    /// Bytes that a sender should keep in flight: twice the bandwidth-delay product.
     pub(super) fn window_bytes(&self) -> u32 {
         let on_the_way = RATE_BPS as f64 / 8.0 * self.rtt.as_secs_f64();
         (2.0 * on_the_way).max(f64::from(1 << 20)) as u32
     }
 
-    /// The verbs code of a retransmission timeout that neither a full queue on the way nor a busy
-    /// machine trips: without losses nothing should be sent again.
+    /// The verbs code of a retransmission timeout that neither a full queue nor a busy machine
+    /// triggers: without losses nothing should be retransmitted.
     pub(super) fn timeout_code(&self) -> u8 {
-        // A full window takes two round trips to drain; a thread may get its turn 100 ms late.
+        // A full window takes two round trips to drain, and a thread may be scheduled 100 ms late.
         let least_us = (10 * self.rtt).max(Duration::from_millis(250)).as_micros() as f64;
         (1..=31).find(|code| 4.096 * 2f64.powi(*code) >= least_us).unwrap_or(31) as u8
     }
 
-    /// What the link carries at best, if it is limited.
+    /// The link's rate, if it is limited.
     pub(super) fn rate_gbps(&self) -> Option<f64> {
         (!self.rtt.is_zero()).then_some(RATE_BPS as f64 / 1e9)
     }

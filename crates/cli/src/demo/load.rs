@@ -1,4 +1,4 @@
-//! What is moved over each link: messages of known bytes.
+//! The load for each link: messages with known contents.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use bowline::Buffer;
 
 /// The messages of a run.
 pub(super) struct Load {
-    /// How many.
+    /// Number of messages.
     pub(super) messages: u64,
-    /// How long each is.
+    /// Length of each message.
     pub(super) message_bytes: usize,
-    /// How many are outstanding at a time.
+    /// Number of messages outstanding at a time.
     pub(super) in_flight: u64,
-    /// A run that takes longer ends after what it has moved by then.
+    /// A run that takes longer stops early, and reports what it moved until then.
     pub(super) time_limit: Duration,
     seed: u64,
 }
@@ -33,7 +33,7 @@ impl Load {
         mix(self.seed.wrapping_add(direction << 56))
     }
 
-    /// Where message `n` lies.
+    /// The offset of message `n` in the buffer.
     pub(super) fn offset(&self, n: u64) -> usize {
         n as usize * self.message_bytes
     }
@@ -43,12 +43,12 @@ impl Load {
         self.messages as usize * self.message_bytes
     }
 
-    /// Writes message `n` to its place.
+    /// Writes message `n` into the buffer.
     pub(super) fn write(&self, n: u64, buffer: &Buffer) {
         self.for_each_chunk(n, |offset, bytes| buffer.write_at(offset, bytes));
     }
 
-    /// How many bytes of message `n` are not as they should be.
+    /// The number of wrong bytes in message `n`.
     pub(super) fn wrong_bytes(&self, n: u64, buffer: &Buffer) -> u64 {
         let mut wrong = 0;
         let mut got = [0; CHUNK];
@@ -76,10 +76,10 @@ impl Load {
     }
 }
 
-/// Messages are whole numbers of these.
+/// Message lengths are multiples of this.
 const CHUNK: usize = 4096;
 
-/// The finalizer of SplitMix64: every bit of the input changes half of the output's.
+/// The finalizer of SplitMix64: each input bit flips about half of the output bits.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,8 +1,8 @@
-//! `bowline demo`: what loss and distance do to RDMA, shown on this machine alone.
+//! `bowline demo`: shows what loss and distance do to RDMA, on one machine.
 //!
 //! Two NICs on loopback move real data over an impaired link, and every byte is checked. A row of
-//! the table is a link and a scheme: [`link::LINKS`] and [`scheme::SCHEMES`] are the places to add
-//! one. [`allreduce`] has four NICs, whose rows stand by themselves.
+//! the table is one scheme on one link. Add new ones to [`link::LINKS`] and [`scheme::SCHEMES`].
+//! [`allreduce`] uses four NICs and has its own table.
 
 mod allreduce;
 mod link;
@@ -57,7 +57,7 @@ pub(crate) struct DemoArgs {
     json: bool,
 }
 
-/// Runs every scheme over every link; fails if a byte arrived wrong.
+/// Runs every scheme over every link. Fails if a byte arrived wrong.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
     let load = Load::new(args.seed);
     let &[from, to] = &args.backups[..] else {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
         .flat_map(|link| SCHEMES.iter().filter(|s| s.suits(link)).map(move |s| (link, s)))
         .collect();
     let bar = output::progress(rows.len() as u64 * load.messages, "");
-    // Lines are printed as results come, between two drawings of the bar.
+    // Print each row as soon as it is measured, between two redraws of the progress bar.
     let show = |text: &str| {
         if !args.json {
             bar.suspend(|| text.lines().for_each(output::say));
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if table.all_verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The first row's file is as named; later ones get a number before the extension.
+/// The first row's file has the given name; later ones get a number before the extension.
 fn numbered(file: &std::path::Path, row: usize) -> PathBuf {
     if row == 0 {
         return file.to_owned();

@@ -1,5 +1,5 @@
-//! The standard's reliable connection: go-back-N, in which one lost packet costs a whole window.
-//! And the same with FEC below it, which restores what is lost before the connection notices.
+//! The standard's reliable connection uses go-back-N, in which one lost packet costs a whole
+//! window. FEC below it can restore lost packets before the connection notices.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -14,12 +14,12 @@ use super::scheme::{Outcome, Scheme, Stage, lost};
 /// Longer than any retransmission can take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// RC WRITEs.
+/// RC WRITEs, with or without FEC and failover.
 pub(super) struct ReliableConnection {
     pub(super) name: &'static str,
-    /// The code of the FEC below.
+    /// The FEC code below the connection, if any.
     pub(super) fec: Option<&'static str>,
-    /// Whether another NIC stands in for one that dies.
+    /// Whether a backup NIC takes over when one is killed.
     pub(super) failover: bool,
 }
 
@@ -45,7 +45,8 @@ impl Scheme for ReliableConnection {
         receiver.qp.connect_with(&sender.qp.endpoint(), &options)?;
         sender.qp.connect_with(&receiver.qp.endpoint(), &options)?;
         if fec.is_some() {
-            // The ends have to find each other first, as those of a program do while it prepares.
+            // The ends have to find each other first. A real program has time for that while it
+            // sets up.
             std::thread::sleep(4 * stage.link.rtt + Duration::from_millis(20));
         }
         if self.failover {
@@ -56,7 +57,7 @@ impl Scheme for ReliableConnection {
     }
 }
 
-/// Where the two ends find each other's backups: a directory that goes when they do.
+/// The directory in which the two ends find each other's backups. It is removed on drop.
 struct Store(PathBuf);
 
 impl Store {
@@ -73,12 +74,12 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // What is left of it is a few bytes in a directory for temporary files.
+        // On failure, a few bytes stay in a directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// One NIC with all that a transfer needs.
+/// One NIC with everything that a transfer needs.
 struct End {
     device: Device,
     qp: Qp,
@@ -130,14 +131,14 @@ impl End {
         Ok(())
     }
 
-    /// How long the connection took to go on over the backup.
+    /// How long the connection took to resume over the backup.
     fn handover(&self) -> Option<Duration> {
         let account = self.device.failover_account()?;
         account.timeline.iter().find_map(|report| report.outcome.handover())
     }
 }
 
-/// Writes every message, and checks at the receiver those that were acknowledged.
+/// Writes every message, and checks the acknowledged ones at the receiver.
 fn transfer(stage: &Stage<'_>, from: &End, to: &End) -> Result<Outcome, Box<dyn Error>> {
     let load = stage.load;
     (0..load.messages).for_each(|n| load.write(n, &from.mr));
@@ -162,13 +163,13 @@ fn transfer(stage: &Stage<'_>, from: &End, to: &End) -> Result<Outcome, Box<dyn 
         if stage.link.killed && completion_times.len() as u64 == load.messages / 2 {
             from.device.fault(&"down".parse()?);
         }
-        // Completions come in the order of the posts.
+        // Completions arrive in posting order.
         from.cq.next(PATIENCE)?;
         last = Instant::now();
         completion_times.push(last - posted_at);
         stage.bar.inc(1);
     }
-    // What the time limit cut off counts as done for the bar.
+    // For the progress bar, messages that the time limit cut off count as done.
     stage.bar.inc(load.messages - next);
     let counters = from.qp.counters()?;
     Ok(Outcome {

@@ -1,4 +1,4 @@
-//! The seam between the demonstration and the ways of moving data reliably.
+//! The interface between the demonstration and its reliability schemes.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::load::Load;
 use super::rc::ReliableConnection;
 use super::sdr::Sdr;
 
-/// Every scheme, in the order of the table.
+/// All schemes, in table order.
 pub(super) const SCHEMES: [&dyn Scheme; 7] = [
     &ReliableConnection { name: "rc (go-back-N)", fec: None, failover: false },
     &ReliableConnection { name: "rc+fec (32,1)", fec: Some("32,1"), failover: false },
@@ -26,10 +26,10 @@ pub(super) const SCHEMES: [&dyn Scheme; 7] = [
 
 /// A way of moving messages reliably.
 pub(super) trait Scheme {
-    /// As the table shows it.
+    /// The name in the table.
     fn name(&self) -> &'static str;
 
-    /// Whether it can finish over the link, and has something to show there.
+    /// Whether the scheme can finish over this link, and is interesting there.
     fn suits(&self, link: &Link) -> bool {
         !link.killed
     }
@@ -38,11 +38,11 @@ pub(super) trait Scheme {
     fn run(&self, stage: &Stage<'_>) -> Result<Outcome, Box<dyn Error>>;
 }
 
-/// Where and with what a scheme runs.
+/// The environment in which a scheme runs.
 pub(super) struct Stage<'a> {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
-    /// The NICs that stand in for them.
+    /// The backup NICs.
     pub(super) backups: [IpAddr; 2],
     pub(super) link: &'a Link,
     pub(super) load: &'a Load,
@@ -50,21 +50,21 @@ pub(super) struct Stage<'a> {
     pub(super) bar: &'a ProgressBar,
 }
 
-/// What became of it.
+/// The result of a run.
 pub(super) struct Outcome {
     /// From the first post to the last completion.
     pub(super) elapsed: Duration,
-    /// From post to completion, of every message that was moved.
+    /// From post to completion, for every message that was moved.
     pub(super) completion_times: Vec<Duration>,
-    /// Packets sent again.
+    /// Packets that were retransmitted.
     pub(super) retransmitted_packets: u64,
-    /// Packets sent in all.
+    /// Packets that were sent in total.
     pub(super) sent_packets: u64,
-    /// Packets that the link lost, both ways.
+    /// Packets that the link lost, in both directions.
     pub(super) lost_packets: u64,
-    /// Bytes that arrived other than they were sent.
+    /// Bytes that differ from what was sent.
     pub(super) wrong_bytes: u64,
-    /// From a NIC's death to sending again over another.
+    /// Time from a NIC's failure until another one sends.
     pub(super) handover: Option<Duration>,
 }
 

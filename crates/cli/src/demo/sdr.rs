@@ -1,5 +1,5 @@
-//! Messages that complete chunk by chunk, made reliable by a scheme: what is lost costs itself
-//! only.
+//! SDR: messages complete chunk by chunk, and a scheme makes them reliable. A loss costs only the
+//! lost data.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -11,13 +11,13 @@ use bowline::{
 
 use super::scheme::{Outcome, Scheme, Stage, lost};
 
-/// Longer than any scheme needs to make a loss good.
+/// Longer than any scheme needs to repair a loss.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A scheme over SDR.
+/// A reliability scheme over SDR.
 pub(super) struct Sdr {
     pub(super) name: &'static str,
-    /// As the schemes of a connection are called.
+    /// The name of the scheme in the API.
     pub(super) scheme: &'static str,
 }
 
@@ -31,14 +31,14 @@ impl Scheme for Sdr {
         let receiver = End::new(stage, 1)?;
         receiver.qp.connect(stage.from, &sender.qp.info()?)?;
         sender.qp.connect(stage.to, &receiver.qp.info()?)?;
-        // They time the round trip first.
+        // The ends measure the round-trip time first.
         std::thread::sleep(2 * stage.link.rtt);
         let scheme = sender.qp.scheme(self.scheme)?;
         transfer(stage, &sender, &receiver, WriteOptions { scheme, imm: None })
     }
 }
 
-/// One NIC with all that a transfer needs.
+/// One NIC with everything that a transfer needs.
 struct End {
     device: Device,
     qp: ReliableQp,
@@ -71,7 +71,7 @@ impl End {
     }
 }
 
-/// Writes every message, and checks at the receiver those that were acknowledged.
+/// Writes every message, and checks the acknowledged ones at the receiver.
 fn transfer(
     stage: &Stage<'_>,
     from: &End,
@@ -104,7 +104,7 @@ fn transfer(
         completion_times.extend(posted.remove(&id).map(|at| last - at));
         stage.bar.inc(1);
     }
-    // What the time limit cut off counts as done for the bar.
+    // For the progress bar, messages that the time limit cut off count as done.
     stage.bar.inc(load.messages - next);
     let packets_a_chunk = (64 << 10) / u64::from(from.device.mtu().bytes());
     Ok(Outcome {

@@ -1,4 +1,4 @@
-//! The results, and what they show.
+//! The results, and the conclusions from them.
 
 use std::fmt::Write;
 
@@ -24,12 +24,12 @@ pub(super) struct Row {
     completion_mean_ms: f64,
     completion_p99_ms: f64,
     sent_packets: u64,
-    /// Packets that the link lost, both ways.
+    /// Packets that the link lost, in both directions.
     lost_packets: u64,
     retransmitted_packets: u64,
     wrong_bytes: u64,
     verified: bool,
-    /// From the NIC's death to sending again; absent where none died.
+    /// Time from the NIC's failure until another one sends; absent if no NIC was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     handover_ms: Option<f64>,
 }
@@ -62,7 +62,7 @@ impl Row {
         }
     }
 
-    /// A line for people.
+    /// The row as text.
     pub(super) fn text(&self) -> String {
         format!(
             "{:<30} {:<15} {:>3}x{:>2} MiB {:>6.3} Gb/s {:>8.1} ms {:>7.1} ms {:>8} {:>14}  {}",
@@ -79,7 +79,7 @@ impl Row {
         )
     }
 
-    /// Part of the link's rate that became goodput.
+    /// Share of the link's rate that became goodput.
     fn utilisation(&self) -> Option<f64> {
         self.rate_gbps.map(|rate| self.goodput_gbps / rate)
     }
@@ -119,24 +119,24 @@ impl Table {
         self.allreduce.push(row);
     }
 
-    /// Whether every byte of every row arrived as it was sent.
+    /// Whether every byte of every row arrived unchanged.
     pub(super) fn all_verified(&self) -> bool {
         self.rows.iter().all(|row| row.verified)
             && self.allreduce.iter().all(AllreduceRow::is_verified)
     }
 
-    /// Everything as one object on one line.
+    /// The whole table as one JSON object on one line.
     pub(super) fn json(&self) -> String {
         serde_json::to_string(self).expect("a table has nothing that JSON lacks")
     }
 
-    /// What the rows show.
+    /// A summary of the results.
     pub(super) fn conclusion(&self) -> String {
         format!("\n{}", self.conclusion)
     }
 }
 
-/// The names of the columns.
+/// The column names.
 pub(super) fn header() -> String {
     format!(
         "{:<30} {:<15} {:>9} {:>12} {:>11} {:>10} {:>8} {:>14}  verified",
@@ -144,9 +144,9 @@ pub(super) fn header() -> String {
     )
 }
 
-/// What the numbers say, in a sentence.
+/// Summarizes the numbers in a sentence.
 fn conclude(rows: &[Row]) -> String {
-    // A row with a dying NIC is about something else.
+    // Rows in which a NIC was killed measure something else.
     let compared = || rows.iter().filter(|row| row.handover_ms.is_none());
     let limited = || compared().filter_map(|row| row.utilisation().map(|u| (u, row)));
     let by_use = |a: &(f64, &Row), b: &(f64, &Row)| a.0.total_cmp(&b.0);
@@ -194,7 +194,7 @@ fn conclude(rows: &[Row]) -> String {
     text
 }
 
-/// What became of a connection whose NIC was killed, in a sentence.
+/// Says in a sentence what happened to a connection whose NIC was killed.
 fn survived(rows: &[Row]) -> String {
     let Some((row, ms)) = rows.iter().find_map(|row| Some((row, row.handover_ms?))) else {
         return String::new();

@@ -1,4 +1,4 @@
-//! Captures of either format as a sequence of frames.
+//! Reads captures of either format as a sequence of frames.
 
 use std::error::Error;
 use std::fmt;
@@ -20,26 +20,26 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// One frame of a capture.
 pub(super) struct Frame {
-    /// Place in the file, from 1.
+    /// Position in the file, from 1.
     pub(super) number: u64,
     /// Time of capture since 1970.
     pub(super) time_ns: u64,
-    /// Link layer, if it is one we can read.
+    /// The link layer, if this program can read it.
     pub(super) link: Option<LinkType>,
-    /// Bytes the frame had on the wire, of which there may be fewer here.
+    /// Length of the frame on the wire. The capture may hold fewer bytes.
     pub(super) wire_len: u32,
     /// The bytes captured.
     pub(super) bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// Whether the capture has only the beginning of the frame.
+    /// Whether the capture holds only the beginning of the frame.
     pub(super) fn is_cut(&self) -> bool {
         (self.bytes.len() as u64) < u64::from(self.wire_len)
     }
 }
 
-/// A capture being read.
+/// An open capture.
 pub(crate) struct Capture {
     path: PathBuf,
     format: Format,
@@ -52,7 +52,7 @@ enum Format {
     PcapNg(PcapNgReader<Box<dyn Source>>),
 }
 
-/// Where the bytes of a capture come from.
+/// A source of a capture's bytes.
 pub(crate) trait Source: Read + Seek {}
 
 impl<T: Read + Seek> Source for T {}
@@ -63,7 +63,7 @@ impl Capture {
         Capture::new(path, Box::new(File::open(path).map_err(failed)?))
     }
 
-    /// A capture that is called `path`.
+    /// Opens a capture; `path` is its name in errors.
     pub(crate) fn new(path: &Path, mut file: Box<dyn Source>) -> Result<Self, CaptureError> {
         let failed = |kind: Failure| CaptureError { path: path.to_owned(), kind };
         let mut magic = [0; 4];
@@ -85,7 +85,8 @@ impl Capture {
         Ok(Self { path: path.to_owned(), format, frames_read: 0, error: None })
     }
 
-    /// The next frame. After the last one, [`Capture::into_error`] says whether it was the end.
+    /// The next frame. After the last one, [`Capture::into_error`] tells whether the file was read
+    /// to its end.
     pub(super) fn next_frame(&mut self) -> Option<Frame> {
         if self.error.is_some() {
             return None;
@@ -108,7 +109,7 @@ impl Capture {
         }
     }
 
-    /// What stopped the reading before the end of the file.
+    /// The error that stopped the reader before the end of the file.
     pub(super) fn into_error(self) -> Option<CaptureError> {
         self.error
     }
@@ -123,7 +124,7 @@ fn next_pcap(
         TsResolution::MicroSecond => 1000,
         TsResolution::NanoSecond => 1,
     };
-    // Raw, as the checked reader refuses every frame that was longer than the snapshot length.
+    // Use the raw reader: the checked one rejects every frame that exceeded the snapshot length.
     let packet = match reader.next_raw_packet()? {
         Ok(packet) => packet,
         Err(error) => return Some(Err(error)),
@@ -148,7 +149,8 @@ fn next_pcapng(
             Err(error) => return Some(Err(error)),
         };
         let (interface, ticks, wire_len, bytes) = match block {
-            // The reader has put the ticks of the interface's own clock where nanoseconds belong.
+            // The reader returns ticks of the interface's own clock in a field meant for
+            // nanoseconds.
             Block::EnhancedPacket(packet) => {
                 let ticks = packet.timestamp.as_nanos() as u64;
                 (packet.interface_id, ticks, packet.original_len, packet.data)
@@ -160,7 +162,7 @@ fn next_pcapng(
             Block::SimplePacket(packet) => (0, 0, packet.original_len, packet.data),
             _ => continue,
         };
-        // A simple packet block has its padding among the data.
+        // The data of a simple packet block includes its padding.
         let mut bytes = bytes.into_owned();
         bytes.truncate(wire_len as usize);
 
@@ -177,7 +179,8 @@ fn next_pcapng(
     }
 }
 
-/// Time by the clock of an interface: microseconds unless it says otherwise.
+/// Converts ticks of an interface's clock, which are microseconds unless the interface says
+/// otherwise.
 fn ticks_to_ns(interface: &InterfaceDescriptionBlock<'_>, ticks: u64) -> u64 {
     let resolution = interface.options.iter().find_map(|option| match option {
         InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
@@ -191,7 +194,7 @@ fn ticks_to_ns(interface: &InterfaceDescriptionBlock<'_>, ticks: u64) -> u64 {
 }
 
 fn link_type(datalink: DataLink) -> Option<LinkType> {
-    // The upper half of the field says whether frames end in a checksum.
+    // The upper half of the field tells whether frames end in a checksum.
     LinkType::from_pcap(u32::from(datalink) & 0xffff)
 }
 

@@ -1,4 +1,4 @@
-//! The headers behind a packet's BTH.
+//! The headers after a packet's BTH.
 
 use bowline_wire::{
     Aeth, AnnounceHeader, AtomicAckEth, AtomicEth, Deth, Opcode, PacketView, Reth, ShimPacket,
@@ -6,7 +6,7 @@ use bowline_wire::{
 };
 use serde::{Serialize, Serializer};
 
-/// The extended headers there are.
+/// The extended headers that a packet has.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Ext {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "reth")]
@@ -25,7 +25,7 @@ pub(super) struct Ext {
     pub(super) invalidate_rkey: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "xpeth")]
     pub(super) xpeth: Option<XpEth>,
-    /// Microseconds that are left to an XP READ.
+    /// Microseconds until the deadline of an XP READ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) time_left_us: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "xpcc")]
@@ -34,7 +34,7 @@ pub(super) struct Ext {
     pub(super) fec: Option<Fec>,
 }
 
-/// What a packet of forward error correction says, behind the BTH.
+/// The contents of a forward error correction packet after the BTH.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(super) enum Fec {
@@ -116,8 +116,8 @@ impl Fec {
     }
 }
 
-// The wire crate knows nothing of serialisation. Numbers of 64 bits are written as strings,
-// because many JSON readers hold numbers as doubles.
+// The wire crate knows nothing of serialisation. 64-bit numbers are written as strings, because
+// many JSON readers store numbers as doubles.
 
 fn reth<S: Serializer>(value: &Option<Reth>, serializer: S) -> Result<S::Ok, S::Error> {
     let fields =
@@ -188,7 +188,7 @@ fn hex(value: u64) -> serde_json::Value {
     format!("{value:#x}").into()
 }
 
-/// An object with a fixed list of fields, in their order.
+/// An object with a fixed list of fields, in this order.
 struct Fields<const N: usize>([(&'static str, serde_json::Value); N]);
 
 impl<const N: usize> Serialize for Fields<N> {

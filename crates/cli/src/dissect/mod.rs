@@ -1,4 +1,4 @@
-//! `bowline dissect`: what is in a capture, packet by packet, and whether each ICRC is right.
+//! `bowline dissect`: prints a capture packet by packet, and checks each ICRC.
 
 mod capture;
 mod ext;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: DissectArgs) -> Result<(), Box<dyn Error>> {
     dissect(capture, &args.file.display().to_string(), args.json, &mut out)
 }
 
-/// Dissects a capture of that name.
+/// Dissects a capture; `name` is for messages.
 pub(crate) fn dissect(
     mut capture: Capture,
     name: &str,
@@ -45,10 +45,11 @@ pub(crate) fn dissect(
     let written =
         if json { write_json(&mut capture, name, out) } else { write_text(&mut capture, out) };
     match written.and_then(|()| out.flush()) {
-        // Whoever reads has seen enough, as `head` does.
+        // The reader, e.g. `head`, has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(error.into()),
-        // What could be read has been printed; that it was not all is still a failure.
+        // Everything that could be read has been printed, but an incomplete capture is still a
+        // failure.
         Ok(()) => capture.into_error().map_or(Ok(()), |error| Err(error.into())),
     }
 }
@@ -63,7 +64,7 @@ fn write_text(capture: &mut Capture, out: &mut impl Write) -> io::Result<()> {
     text::write_totals(out, &totals)
 }
 
-/// The records are written as they are read: a capture may be larger than memory.
+/// Writes each record as it is read, because a capture may be larger than memory.
 fn write_json(capture: &mut Capture, name: &str, out: &mut impl Write) -> io::Result<()> {
     let mut totals = Totals::default();
     write!(

@@ -1,4 +1,4 @@
-//! What is told about one packet, and about all.
+//! The description of one packet, and the totals over all packets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::ext::Ext;
 /// One packet.
 #[derive(Debug, Serialize)]
 pub(super) struct Record {
-    /// Place of the frame in the file, from 1.
+    /// Position of the frame in the file, from 1.
     pub(super) frame: u64,
     /// Seconds since the first packet.
     pub(super) time_s: f64,
@@ -42,30 +42,30 @@ pub(super) struct Record {
     pub(super) malformed: Option<String>,
 }
 
-/// What is known about a packet's ICRC.
+/// The result of checking a packet's ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Icrc {
     Ok,
     Bad,
-    /// The capture does not have the whole packet.
+    /// The capture does not hold the whole packet.
     Unchecked,
 }
 
 /// Counts over a capture.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Totals {
-    /// Datagrams for the RoCEv2 port with room for BTH and ICRC.
+    /// Datagrams for the RoCEv2 port that are long enough for a BTH and an ICRC.
     pub(super) packets: u64,
     pub(super) icrc_ok: u64,
     pub(super) icrc_bad: u64,
-    /// Packets of which the capture has only the beginning.
+    /// Packets of which the capture holds only the beginning.
     pub(super) icrc_unchecked: u64,
     pub(super) by_opcode: BTreeMap<String, u64>,
     /// Frames that are not for the RoCEv2 port.
     pub(super) other: u64,
-    /// Frames for the RoCEv2 port that do not decode. Those with room for BTH and ICRC are among
-    /// the packets too.
+    /// Frames for the RoCEv2 port that do not decode. If long enough for a BTH and an ICRC, they
+    /// also count as packets.
     pub(super) malformed: u64,
     pub(super) malformed_reasons: BTreeMap<String, u64>,
     #[serde(skip)]
@@ -122,14 +122,14 @@ impl Totals {
 
 impl Record {
     fn new(frame: &Frame, roce: &RoceFrame<'_>, first_ns: u64) -> Self {
-        // A capture may also leave out no more than padding behind the packet.
+        // If only padding after the packet is missing from the capture, the packet itself is whole.
         let cut = frame.is_cut() && !roce.lengths_agree();
         let flow = roce.flow();
         let bth = Bth::parse(roce.bth().as_bytes());
         let packet = roce.packet();
         let ext = packet.as_ref().map(Ext::of).unwrap_or_default();
         let malformed = match packet {
-            // Of a cut frame nothing can be said that the capture is not to blame for.
+            // In a truncated frame, any apparent error may be due to the capture.
             _ if cut => None,
             Err(error) => Some(error.to_string()),
             Ok(_) if !roce.lengths_agree() => Some("length fields exceed the frame".to_owned()),
@@ -157,7 +157,7 @@ impl Record {
             pad: bth.pad,
             payload_len: payload_len(roce, &bth),
             icrc: match roce.icrc_verdict() {
-                // The tag of a sealed packet takes the place of the ICRC.
+                // A sealed packet has a tag in place of the ICRC.
                 _ if cut || bth.opcode == Opcode::SEALED => Icrc::Unchecked,
                 IcrcVerdict::Ok => Icrc::Ok,
                 IcrcVerdict::Bad { .. } => Icrc::Bad,
@@ -167,7 +167,7 @@ impl Record {
     }
 }
 
-/// By the length field: a cut frame has fewer bytes than the packet had.
+/// Uses the length field, because a truncated frame has fewer bytes than the packet had.
 fn payload_len(roce: &RoceFrame<'_>, bth: &Bth) -> usize {
     let ext_len = bth.opcode.info().map_or(0, |info| info.ext_len);
     let overhead = UdpHeader::LEN + Bth::LEN + usize::from(ext_len) + usize::from(bth.pad) + 4;

@@ -191,7 +191,7 @@ fn repairs_say_what_they_repair() {
     assert_eq!(fec["base_psn"], 0xab_cdef);
     assert_eq!((fec["isn"].as_u64(), fec["count"].as_u64()), (Some(1), Some(5)));
     assert_eq!((fec["has_first"].as_bool(), fec["has_last"].as_bool()), (Some(false), Some(true)));
-    // Bytes that no version of it has.
+    // Bytes that are invalid in every version.
     let json = dissect(&capture_one(bth, ExtHeaders::default(), &[0xff; 20]).0);
     assert!(json["packets"][0].get("fec").is_none());
 }
@@ -253,7 +253,7 @@ fn dissect(path: &Path) -> Value {
     serde_json::from_slice(&out).unwrap()
 }
 
-/// Times may differ by what a binary clock cannot express.
+/// Compares values. Times may differ by the rounding of a binary clock.
 fn assert_same(left: &Value, right: &Value) {
     assert_eq!(left["totals"], right["totals"]);
     let packets = |json: &Value| json["packets"].as_array().unwrap().clone();
@@ -269,7 +269,7 @@ fn header(datalink: DataLink) -> PcapHeader {
     PcapHeader { datalink, ..PcapHeader::default() }
 }
 
-/// A file of its own for each test, gone when the test is done.
+/// A separate file for each test. It is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,4 +1,4 @@
-//! A dissection for people.
+//! A dissection as text.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::ext::{Ext, Fec};
 use super::record::{Icrc, Record, Totals};
 
-/// One line.
+/// Writes one packet as a line.
 pub(super) fn write_record(out: &mut impl Write, record: &Record) -> io::Result<()> {
     writeln!(
         out,
@@ -25,7 +25,7 @@ pub(super) fn write_record(out: &mut impl Write, record: &Record) -> io::Result<
     )
 }
 
-/// Counts, by opcode and by verdict.
+/// Writes the counts, by opcode and by ICRC result.
 pub(super) fn write_totals(out: &mut impl Write, totals: &Totals) -> io::Result<()> {
     writeln!(
         out,
@@ -65,7 +65,7 @@ fn flags(record: &Record) -> String {
 
 fn extended(ext: &Ext) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a String cannot fail.
     let _ = push_extended(ext, &mut text);
     text
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{RunArgs, make_dir, verdict};
 use crate::output::{say, versioned};
 
-/// Every cable: 100 Gbit/s, 100 m, and a queue that a chip's shared buffer would grant.
+/// Every cable has 100 Gbit/s and 100 m, and a queue such as a chip's shared buffer would grant.
 const LINE_BPS: u64 = 100_000_000_000;
 const DELAY_NS: u64 = 500;
 const QUEUE_BYTES: u64 = 4 << 20;
@@ -45,28 +45,28 @@ pub(super) fn list() -> String {
     EXPERIMENTS.iter().map(line).collect()
 }
 
-/// What carries the flows.
+/// The transport of the flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Carrier {
     /// Reliable connection
     #[default]
     Rc,
-    /// OptiNIC's express path, whose feedback packets the controllers hear
+    /// OptiNIC's express path; the controllers hear its feedback packets
     Xp,
 }
 
-/// What one controller made of one situation.
+/// The result of one controller in one scenario.
 struct Row {
     control: &'static str,
     what: String,
-    /// Of what the bottleneck, or each flow's own link, carries.
+    /// Share of the capacity of the bottleneck, or of each flow's own link.
     share: f64,
     jain: f64,
     drops: u64,
     peak_queue_bytes: u64,
-    /// Bars that it misses.
+    /// The thresholds that it misses.
     broken: Vec<String>,
-    /// Gbit/s of each flow over time, where that is what it is about.
+    /// Gbit/s of each flow over time, for experiments about that.
     over_time: Option<(f64, Vec<Vec<f64>>)>,
 }
 
@@ -120,8 +120,8 @@ impl Carrier {
             Carrier::Rc => QpType::Rc,
             Carrier::Xp => QpType::Xp,
         };
-        // XP has no window, and the engine no cable: without control it sends what its link
-        // carries.
+        // XP has no window, and the engine models no cable. Without congestion control XP therefore
+        // sends at its link's rate.
         let control = match (self, control) {
             (Carrier::Xp, RateControl::Unlimited) => RateControl::Fixed { bits_per_sec: LINE_BPS },
             (_, control) => control,
@@ -130,7 +130,7 @@ impl Carrier {
     }
 }
 
-/// Bits per nanosecond of each flow until it was over, or until the end.
+/// Bits per nanosecond of each flow, until it finished or until the end of the run.
 fn rates(config: &FlowsConfig, outcome: &FlowsOutcome) -> Vec<f64> {
     let of = |(plan, (done, gbps)): (&FlowPlan, (&Option<u64>, &Vec<f64>))| match (done, plan.bytes)
     {
@@ -194,13 +194,13 @@ fn permutation(carrier: Carrier, quick: bool) -> Vec<Row> {
 }
 
 fn fairness(carrier: Carrier, quick: bool) -> Vec<Row> {
-    // DCQCN needs tens of milliseconds to come to equal shares; the second half is what counts.
+    // DCQCN needs tens of milliseconds to converge to equal shares, so only the second half counts.
     let (counts, end_ms): (&[usize], u64) = if quick { (&[4], 60) } else { (&[2, 4, 8], 120) };
     let mut rows = Vec::new();
     for flows_count in counts.iter().copied() {
         for (ratio, far_ns) in [("1:1", 2 * DELAY_NS), ("1:4", 11 * DELAY_NS)] {
             for (name, control) in controls() {
-                // The receiver, and senders near and far by turns.
+                // The receiver, then senders that are alternately near and far.
                 let delay = |i: usize| if i % 2 == 1 { 2 * DELAY_NS } else { far_ns };
                 let delays = [DELAY_NS].into_iter().chain((1..=flows_count).map(delay)).collect();
                 let start_ns = |i: usize| (i as u64 - 1) * 1_000_000;

@@ -1,4 +1,4 @@
-//! An experiment's charts, and the page that carries them.
+//! An experiment's charts, and the HTML page that contains them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::report::{Report, Values};
 use super::sweep::Row;
 use crate::made;
 
-/// Writes what there is into a directory; returns the files.
+/// Writes all files into a directory, and returns their paths.
 pub(super) fn write(report: &Report<'_>, dir: &Path) -> io::Result<Vec<PathBuf>> {
     let drawings = drawings(report);
     let mut files = vec![(format!("{}.json", report.name), report.json().to_string())];
@@ -91,7 +91,7 @@ fn lines(report: &Report<'_>) -> LineChart {
             names.push((name, &row.point.scheme));
         }
     }
-    // A scheme has its own colour, unless it has several lines.
+    // A scheme has its own colour, unless it has several lines in the chart.
     let is_single = |scheme: &str| names.iter().filter(|(_, other)| *other == scheme).count() == 1;
     let by_scheme = names.iter().all(|(_, scheme)| is_single(scheme));
     for (i, (name, scheme)) in names.iter().enumerate() {

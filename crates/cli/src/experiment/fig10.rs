@@ -1,4 +1,4 @@
-//! `bowline sim run fig10`: the paper's 128 MiB write as it is, every packet of it.
+//! `bowline sim run fig10`: the paper's 128 MiB write at full size, with every packet simulated.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -9,12 +9,12 @@ use serde_json::json;
 use super::{RunArgs, jobs, verdict};
 use crate::output;
 
-/// Slowdown that erasure coding stays below, up to a chunk loss of 1e-2.
+/// Erasure coding's slowdown stays below this, up to a chunk loss of 1e-2.
 const MAX_EC_SLOWDOWN: f64 = 1.1;
-/// Slowdown that selective repeat cannot hide at 1e-3 and 1e-2, with timeouts and with NACKs.
+/// Selective repeat's slowdown is at least this at 1e-3 and 1e-2, with timeouts and with NACKs.
 const MIN_SR_SLOWDOWN: [(&str, f64); 2] = [("sr-rto", 2.0), ("sr-nack", 1.3)];
 
-/// Runs it.
+/// Runs the experiment.
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     let mut config = if args.quick { Fig10Config::quick() } else { Fig10Config::full() };
     config.repetitions = args.repetitions.unwrap_or(config.repetitions).max(1);
@@ -31,7 +31,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(verdict(args, broken.len()))
 }
 
-/// What does not hold of the paper's trend.
+/// The ways in which the rows contradict the paper's trend.
 fn broken_bars(rows: &[Fig10Row]) -> Vec<String> {
     let mut broken = Vec::new();
     for row in rows {

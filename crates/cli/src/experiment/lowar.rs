@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use super::{RunArgs, make_dir, verdict};
 use crate::output::{say, versioned};
 
-/// Of all losses.
+/// Seed of all losses.
 const SEED: u64 = 1;
 
-/// The figures, by name, and what they are about.
+/// The figures: name, figure and subject.
 const FIGURES: [(&str, LowarFigure, &str); 5] = [
     ("lowar-fig9", LowarFigure::Goodput, "goodput against loss at 40 and 80 ms"),
     ("lowar-fig10", LowarFigure::Completion, "completion of 1 MB messages, mean and p99"),

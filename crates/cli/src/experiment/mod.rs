@@ -1,5 +1,5 @@
-//! `bowline sim run`: the papers' figures again, by the real protocol code in virtual time, beside
-//! the planner's model.
+//! `bowline sim run`: reproduces the papers' figures with the real protocol code in virtual time,
+//! next to the planner's model.
 
 mod congestion;
 mod draw;
@@ -40,7 +40,7 @@ use sweep::Kept;
     bowline sim run mine.toml --out results --resume    your own plan; finished points are kept\n\n\
     Plans are TOML files: see experiments/ in the repository.")]
 pub(crate) struct RunArgs {
-    /// Which experiment, or a plan file
+    /// Experiment name, or a plan file
     #[arg(value_name = "EXPERIMENT")]
     name: String,
     /// Fewer and shorter messages
@@ -49,7 +49,7 @@ pub(crate) struct RunArgs {
     /// Messages for each scheme and loss rate of fig10, or operations for each row of optinic-*
     #[arg(long, value_name = "N")]
     repetitions: Option<u32>,
-    /// What carries the flows, of incast, permutation and fairness only
+    /// Transport of the flows; incast, permutation and fairness only
     #[arg(long, value_enum, default_value_t)]
     transport: congestion::Carrier,
     /// Print one JSON object instead of a table
@@ -58,13 +58,13 @@ pub(crate) struct RunArgs {
     /// Exit with status 1 if a threshold does not hold
     #[arg(long)]
     check: bool,
-    /// Write JSON, charts as SVG, and a page into this directory
+    /// Write JSON, charts as SVG, and an HTML page into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Skip what an earlier run has finished and left in --out
+    /// Skip what an earlier run has finished and stored in --out
     #[arg(long, requires = "out")]
     resume: bool,
-    /// Threads; by default one per core
+    /// Number of threads [default: one per core]
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct RunArgs {
 enum Experiment {
     /// Points on a grid.
     Sweep(Plan),
-    /// Links whose loss steps.
+    /// Links whose loss rate changes in steps.
     Steps(StepsPlan),
 }
 
@@ -94,7 +94,7 @@ const EXPERIMENTS: [(&str, &str); 12] = [
     ("fig15", include_str!("../../experiments/fig15.toml")),
     ("model", include_str!("../../experiments/model.toml")),
 ];
-/// The one that is not a sweep.
+/// The built-in experiment that is not a sweep.
 const AUTO: (&str, &str) = ("auto", include_str!("../../experiments/auto.toml"));
 
 /// Runs `bowline sim run`.
@@ -129,13 +129,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(verdict(args, broken))
 }
 
-/// With `--check`, says in one line how it ended, and gives the exit status.
+/// With `--check`, prints the verdict in one line. Returns the exit status.
 fn verdict(args: &RunArgs, broken: usize) -> ExitCode {
     if !args.check {
         return ExitCode::SUCCESS;
     }
     let line = verdict_line(&args.name, broken);
-    // JSON stays alone on stdout.
+    // With `--json`, stdout contains nothing else.
     if args.json {
         eprintln!("{line}")
     } else {
@@ -152,7 +152,7 @@ fn verdict_line(name: &str, broken: usize) -> String {
     }
 }
 
-/// Name and text of a plan, one of ours or a file.
+/// Name and text of a plan: a built-in one or a file.
 fn find(name: &str) -> Result<(String, String), String> {
     if let Some((name, text)) = EXPERIMENTS.iter().chain([&AUTO]).find(|(n, _)| *n == name) {
         return Ok(((*name).to_owned(), (*text).to_owned()));
@@ -208,7 +208,7 @@ fn make_dir(dir: &Path) -> Result<(), String> {
     fs::create_dir_all(dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))
 }
 
-/// Runs a sweep; how much of it does not hold.
+/// Runs a sweep. Returns the number of thresholds that do not hold.
 fn run_sweep(args: &RunArgs, name: &str, plan: &Plan) -> Result<usize, Box<dyn Error>> {
     plan.check()?;
     let planned = plan.points(args.quick)?;
@@ -238,7 +238,7 @@ fn run_sweep(args: &RunArgs, name: &str, plan: &Plan) -> Result<usize, Box<dyn E
     Ok(report.broken().len())
 }
 
-/// Runs links whose loss steps; how much of it does not hold.
+/// Runs links whose loss rate changes in steps. Returns the number of thresholds that do not hold.
 fn run_steps(args: &RunArgs, name: &str, plan: &StepsPlan) -> Result<usize, Box<dyn Error>> {
     let bar = output::progress(plan.runs(args.quick)? as u64, name);
     let outcomes = plan.run(args.quick, jobs(args), || bar.inc(1));

@@ -1,4 +1,4 @@
-//! OptiNIC's Figures 5 and 6, and the text beside them: collective operations over RC, selective
+//! OptiNIC's Figures 5 and 6 and the numbers in its text: collective operations over RC, selective
 //! repeat and XP.
 
 use std::error::Error;
@@ -29,7 +29,7 @@ const FIGURES: [(&str, OptinicFigure, &str); 3] = [
     ("optinic-loss", OptinicFigure::Loss, "section 5.3.1: what more loss buys"),
 ];
 
-/// What the paper says about each figure. Its numbers are of 8 nodes at 25 Gbit/s.
+/// The paper's claim for each figure. Its numbers are for 8 nodes at 25 Gbit/s.
 fn paper(figure: OptinicFigure) -> &'static str {
     match figure {
         OptinicFigure::Sizes => {
@@ -59,20 +59,19 @@ pub(super) fn list() -> String {
     FIGURES.iter().map(|(name, _, title)| format!("{name:<12} OptiNIC: {title}\n")).collect()
 }
 
-/// RC with an ACK timeout of 67 ms, as programs over verbs usually have it. Communicators have 268
-/// ms.
+/// RC with an ACK timeout of 67 ms, which is usual for verbs programs. Communicators use 268 ms.
 const RC: Carrier = Carrier::Rc(14);
-/// The same with 1 ms, as short as RNICs can.
+/// RC with an ACK timeout of 1 ms, the shortest that RNICs support.
 const RC_1MS: Carrier = Carrier::Rc(8);
 const SR_NACK: Carrier = Carrier::Sdr(SdrScheme::SrNack);
 const XP: Carrier = Carrier::Xp(10_000, TimeoutRule::Margin);
 const XP_5: Carrier = Carrier::Xp(50_000, TimeoutRule::Paper);
 
 const MB: u64 = 1_000_000;
-/// Operations of each row.
+/// Number of operations per row.
 const OPERATIONS: u32 = 100;
 const QUICK_OPERATIONS: u32 = 8;
-/// XP against RC: mean and p99.
+/// The minimum speedup of XP over RC: mean and p99.
 const MEAN_BAR: f64 = 1.6;
 const P99_BAR: f64 = 2.0;
 
@@ -111,7 +110,7 @@ impl Row {
         times[(times.len() * 99).div_ceil(100) - 1] as f64 / 1e6
     }
 
-    /// Of what should have been received: sent again, and missing in the end.
+    /// Shares of the expected bytes: retransmitted, and missing at the end.
     fn shares(&self) -> [f64; 2] {
         let expected = self.outcome.expected_bytes.max(1) as f64;
         [self.outcome.repaired_bytes, self.outcome.missing_bytes].map(|n| n as f64 / expected)
@@ -121,7 +120,7 @@ impl Row {
         self.outcome.drops as f64 / self.outcome.packets.max(1) as f64
     }
 
-    /// Whether it differs from another in its carrier alone.
+    /// Whether the rows differ only in their carrier.
     fn is_beside(&self, other: &Row) -> bool {
         let of = |row: &Row| (row.config.collective, row.config.bytes, row.config.ranks);
         of(self) == of(other)
@@ -158,7 +157,7 @@ fn configs(figure: OptinicFigure, args: &RunArgs) -> Vec<CollectivesConfig> {
     configs
 }
 
-/// Runs all of them on `jobs` threads.
+/// Runs all rows on `jobs` threads.
 fn measure(
     configs: Vec<CollectivesConfig>,
     jobs: usize,
@@ -210,13 +209,13 @@ pub(super) fn run(figure: OptinicFigure, args: &RunArgs) -> Result<ExitCode, Box
     Ok(verdict(args, broken.len()))
 }
 
-/// How much better a row is than RC beside it: mean and p99.
+/// The speedup of a row over the corresponding RC row: mean and p99.
 fn speedup(rows: &[Row], row: &Row) -> Option<[f64; 2]> {
     let rc = rows.iter().find(|rc| rc.config.carrier == RC && rc.is_beside(row))?;
     Some([rc.mean_ms() / row.mean_ms(), rc.p99_ms() / row.p99_ms()])
 }
 
-/// Bars that do not hold.
+/// The thresholds that do not hold.
 fn broken(rows: &[Row]) -> Vec<String> {
     let mut broken = Vec::new();
     for row in rows {
@@ -331,7 +330,7 @@ fn page(figure: OptinicFigure, name: &str, rows: &[Row]) -> String {
     page.html()
 }
 
-/// Mean and p99 of a collective by size or ranks, a line for each transport.
+/// Mean and p99 of a collective by size or number of ranks, with a line for each transport.
 fn chart(figure: OptinicFigure, collective: Collective, rows: &[Row]) -> Option<String> {
     let by_ranks = figure == OptinicFigure::Transports;
     let x = match by_ranks {

@@ -1,38 +1,38 @@
-//! Plan files: what an experiment varies, what it measures, and how well.
+//! Plan files: what an experiment varies, what it measures, and how precisely.
 
 use bowline_plan::rtt_of_distance_s;
 use serde::Deserialize;
 
 use super::point::Point;
 
-/// An experiment, as its TOML file has it.
+/// An experiment, as in its TOML file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Plan {
-    /// What it shows, in a line.
+    /// What the experiment shows, in one line.
     pub(super) title: String,
-    /// What is done, and what to see in it.
+    /// What the experiment does, and what to look for.
     pub(super) about: String,
-    /// What is drawn across.
+    /// The x axis.
     pub(super) x: Axis,
-    /// What is drawn up.
+    /// The y axis.
     #[serde(default)]
     pub(super) metric: Metric,
-    /// Of which number of the completion time.
+    /// The statistic of the completion time that the metric uses.
     #[serde(default)]
     pub(super) statistic: Statistic,
-    /// Whose parameters the model has.
+    /// The parameters of the schemes in the model.
     #[serde(default)]
     pub(super) parameters: Parameters,
-    /// With `--check`: how far simulated means may be from the model's, as a share.
+    /// With `--check`: the maximum relative difference between simulated and modelled means.
     pub(super) tolerance: Option<f64>,
-    /// How well things are measured.
+    /// How precisely to measure.
     #[serde(default = "Effort::full")]
     pub(super) effort: Effort,
-    /// The same with `--quick`.
+    /// How precisely to measure with `--quick`.
     #[serde(default = "Effort::quick")]
     pub(super) quick: Effort,
-    /// What is measured.
+    /// The points to measure.
     pub(super) sweep: Vec<Sweep>,
 }
 
@@ -51,10 +51,10 @@ pub(super) enum Axis {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Metric {
-    /// Completion time over that without loss.
+    /// Completion time relative to the completion time without loss.
     #[default]
     Slowdown,
-    /// Completion time of a sweep's first scheme over that of its second.
+    /// Completion time of a sweep's first scheme relative to that of its second.
     Speedup,
     /// Share of chunks that are lost.
     ChunkLoss,
@@ -76,22 +76,22 @@ pub(super) enum Parameters {
     /// The planner's, which are the paper's.
     #[default]
     Paper,
-    /// What the code says of itself.
+    /// The parameters that the code itself reports.
     Code,
 }
 
-/// How well things are measured: messages are sent until the mean is known well enough.
+/// How precisely to measure: messages are sent until the mean is known precisely enough.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Effort {
-    /// Standard error of a mean, as a share of it, to be reached.
+    /// The target standard error, relative to the mean.
     pub(super) standard_error: f64,
-    /// Messages at least and at most.
+    /// Minimum and maximum number of messages.
     pub(super) least: u32,
     pub(super) most: u32,
-    /// Messages of more chunks are left to the model.
+    /// Longer messages, in chunks, are only modelled.
     pub(super) max_chunks: u64,
-    /// Places of the x axis at which the code runs, spread over those of the plan.
+    /// Number of x values at which the code runs, spread over those of the plan.
     pub(super) places: usize,
 }
 
@@ -111,21 +111,21 @@ impl Effort {
     }
 }
 
-/// Points on a grid: every combination of what is listed.
+/// Points on a grid: every combination of the listed values.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Sweep {
-    /// Names of schemes, those that code with `k,m` behind a colon unless it is 32,8.
+    /// Names of schemes. Coding schemes take `k,m` after a colon, unless it is 32,8.
     schemes: Vec<String>,
     size_mib: Many,
     distance_km: Many,
     bandwidth_gbps: Many,
     chunk_loss: Many,
-    /// Instead of the chunks' loss.
+    /// An alternative to the chunk loss.
     packet_loss: Many,
     datacenters: Many,
     packets_per_chunk: Many,
-    /// Values of the x axis at which the code runs as well; all, unless said otherwise.
+    /// The x values at which the code runs too; by default all.
     simulate: Option<Many>,
 }
 
@@ -145,7 +145,7 @@ impl Default for Sweep {
     }
 }
 
-/// A number or several.
+/// One number or several.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(untagged)]
 enum Many {
@@ -164,7 +164,7 @@ impl Many {
         }
     }
 
-    /// What is listed, or that there is nothing.
+    /// The listed values, or a single `None` if there are none.
     fn options(&self) -> Vec<Option<f64>> {
         let values = self.values();
         if values.is_empty() { vec![None] } else { values.into_iter().map(Some).collect() }
@@ -182,7 +182,7 @@ pub(super) struct Planned {
 pub(super) const CHUNK_BYTES: u64 = 64 << 10;
 
 impl Plan {
-    /// Checks what a plan's form does not show.
+    /// Checks the properties of a plan that parsing does not check.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.sweep.iter().any(|sweep| sweep.schemes.is_empty()) {
             return Err("a sweep has no schemes: write schemes = [\"sr-nack\"]".to_owned());
@@ -240,7 +240,7 @@ impl Sweep {
         Ok(points.into_iter().map(|point| Planned { simulate: simulate(&point), point }).collect())
     }
 
-    /// Losses of chunks of that many packets.
+    /// Chunk losses, for chunks of this many packets.
     fn losses(&self, packets: f64) -> Vec<f64> {
         let of_chunk = |p: f64| bowline_plan::Loss::Packet(p).of_chunk(packets as u64);
         match self.packet_loss.values() {
@@ -249,7 +249,7 @@ impl Sweep {
         }
     }
 
-    /// Where on the x axis the code runs.
+    /// The x values at which the code runs.
     fn places(&self, x: Axis, effort: Effort, points: &[Point]) -> Vec<f64> {
         let listed = self.simulate.as_ref().map(|many| {
             many.values().into_iter().map(|value| x.scaled(value)).collect::<Vec<f64>>()
@@ -268,7 +268,7 @@ impl Sweep {
 }
 
 impl Axis {
-    /// Where a point is.
+    /// A point's value on this axis.
     pub(super) fn value(self, point: &Point) -> f64 {
         match self {
             Axis::Size => point.bytes as f64,
@@ -280,7 +280,7 @@ impl Axis {
         }
     }
 
-    /// A value as plan files have it, in the units of [`Axis::value`].
+    /// Converts a plan file's value to the units of [`Axis::value`].
     fn scaled(self, value: f64) -> f64 {
         match self {
             Axis::Size => value * 1048576.0,
@@ -289,7 +289,7 @@ impl Axis {
         }
     }
 
-    /// A value for people.
+    /// A value as text.
     pub(super) fn text(self, value: f64) -> String {
         self.chart_axis().unit.text(value)
     }

@@ -1,4 +1,4 @@
-//! One point of an experiment: what the model says of it, and what the code does.
+//! One point of an experiment: the model's prediction and the code's result.
 
 use bowline::ReliableConfig;
 use bowline_plan::{Allreduce, Link, Loss, Message, PlanError, Sampler, Scheme, Transfer};
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{CHUNK_BYTES, Effort, Parameters};
 
-/// Ring allreduces that are drawn for one point.
+/// Number of ring allreduces that are sampled for one point.
 const RINGS: usize = 4000;
-/// Messages between two looks at the standard error.
+/// Number of messages between two checks of the standard error.
 const BATCH: u32 = 10;
 
 /// A message, or an allreduce, on a link.
@@ -25,11 +25,11 @@ pub(super) struct Point {
     pub(super) rtt_s: f64,
     pub(super) chunk_loss: f64,
     pub(super) packets_per_chunk: u32,
-    /// With it, `bytes` are those of a ring allreduce.
+    /// If set, `bytes` is the size of a ring allreduce.
     pub(super) datacenters: Option<u32>,
 }
 
-/// What a completion time is expected to be.
+/// The predicted completion time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Expected {
     pub(super) ideal_s: f64,
@@ -37,7 +37,7 @@ pub(super) struct Expected {
     pub(super) p999_s: f64,
 }
 
-/// What it was in the simulator.
+/// The completion time in the simulator.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Measured {
     pub(super) messages: u32,
@@ -45,14 +45,14 @@ pub(super) struct Measured {
     pub(super) mean_s: f64,
     /// Standard error of the mean.
     pub(super) standard_error_s: f64,
-    /// Where there were enough messages to tell.
+    /// Present if there were enough messages to tell.
     pub(super) p999_s: Option<f64>,
     /// Share of chunks that were lost.
     pub(super) chunk_loss: f64,
 }
 
 impl Point {
-    /// A scheme, as `name` or `name:k,m`, with the paper's other numbers.
+    /// A point for a scheme, written `name` or `name:k,m`, with the paper's other parameters.
     pub(super) fn of(scheme: &str) -> Result<Point, String> {
         let (name, code) = scheme.split_once(':').unwrap_or((scheme, "32,8"));
         let wrong = || format!("{scheme:?} is no scheme: write sr-nack, or ec-mds:32,8");
@@ -72,7 +72,7 @@ impl Point {
         })
     }
 
-    /// The scheme for people.
+    /// The scheme as text.
     pub(super) fn scheme_text(&self) -> String {
         match self.scheme.starts_with("ec") && (self.k, self.m) != (32, 8) {
             true => format!("{}({},{})", self.scheme, self.k, self.m),
@@ -84,7 +84,7 @@ impl Point {
         self.rtt_s / bowline_plan::rtt_of_distance_s(1.0)
     }
 
-    /// Chunks of one message: of an allreduce, of one of its rounds.
+    /// Number of chunks in one message, or in one round of an allreduce.
     pub(super) fn stage_chunks(&self) -> u64 {
         let parts = u64::from(self.datacenters.unwrap_or(1));
         self.bytes.div_ceil(parts).div_ceil(CHUNK_BYTES)
@@ -113,12 +113,12 @@ impl Point {
         let config = ReliableConfig { k, m, ..ReliableConfig::default() };
         let index = config.scheme(&self.scheme).map_err(|e| e.to_string())?;
         let shape = config.shape(self.stage_chunks() * u64::from(config.sdr.chunk_bytes));
-        // On a round trip at which no timer's floor shows.
+        // Use a round-trip time at which no timer's minimum matters.
         let model = config.schemes[index].model(&shape, 1_000_000_000);
         model.ok_or_else(|| format!("{} has no model", self.scheme))
     }
 
-    /// What the model says.
+    /// The model's prediction.
     pub(super) fn expect(&self, parameters: Parameters) -> Result<Expected, String> {
         let scheme = self.model(parameters)?;
         self.expect_of(&scheme).map_err(|e| e.to_string())
@@ -139,7 +139,7 @@ impl Point {
         Ok(Expected { ideal_s: ring.ideal_s(), mean_s, p999_s })
     }
 
-    /// What the code does.
+    /// Runs the code and measures.
     pub(super) fn measure(&self, effort: Effort) -> Result<Measured, String> {
         let case = ScaledCase {
             seed: 1,
@@ -158,7 +158,7 @@ impl Point {
             for _ in 0..BATCH {
                 match code.next_s() {
                     Some(time) => times.push(time),
-                    // The connection is of no use any more.
+                    // The connection is no longer usable.
                     None => {
                         failed = 1;
                         break;
@@ -174,7 +174,8 @@ impl Point {
         times.sort_by(f64::total_cmp);
         let mut p999_s = (times.len() >= 1000).then(|| quantile(&times, 0.999));
         if let (Some(datacenters), false) = (self.datacenters, times.is_empty()) {
-            // Rounds are the code's; how they depend on each other is the recurrence of appendix C.
+            // The rounds come from the code; how they depend on each other is the recurrence of
+            // appendix C.
             let ring = Allreduce::new(self.link(), Message::new(self.bytes), datacenters)
                 .map_err(|e| e.to_string())?;
             let mut rng = ChaCha8Rng::seed_from_u64(2);
@@ -187,7 +188,7 @@ impl Point {
     }
 }
 
-/// Mean and 99.9th percentile of allreduces whose rounds take what `draw` says.
+/// Mean and 99.9th percentile of allreduces whose round times come from `draw`.
 fn rings(ring: &Allreduce, mut draw: impl FnMut() -> f64) -> (f64, f64) {
     let mut times: Vec<f64> = (0..RINGS).map(|_| ring.run(&mut draw)).collect();
     times.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What came out of a sweep: as a table, as JSON, and what does not hold of it.
+//! The results of a sweep: as a table, as JSON, and the thresholds that do not hold.
 
 use bowline_chart::text;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub(super) struct Report<'a> {
     pub(super) rows: Vec<Row>,
 }
 
-/// A row in the plan's metric.
+/// A row's values in the plan's metric.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Values {
     pub(super) model: f64,
@@ -22,7 +22,7 @@ pub(super) struct Values {
 }
 
 impl Report<'_> {
-    /// A row's values, if it has any: of a speedup, the first scheme's rows do not.
+    /// A row's values, if it has any. For a speedup, the first scheme's rows have none.
     pub(super) fn values(&self, row: &Row) -> Option<Values> {
         let model_s = |row: &Row| match self.plan.statistic {
             Statistic::Mean => row.model.mean_s,
@@ -54,7 +54,7 @@ impl Report<'_> {
         Some(values)
     }
 
-    /// The row of the first scheme at the same place.
+    /// The first scheme's row at the same point.
     fn base_of(&self, row: &Row) -> Option<&Row> {
         let first = &self.rows.first()?.point;
         if row.point.scheme_text() == first.scheme_text() {
@@ -65,7 +65,7 @@ impl Report<'_> {
         self.rows.iter().find(|other| other.point == wanted)
     }
 
-    /// Axes, other than the plan's x, along which there is more than one value.
+    /// The axes other than the plan's x that have more than one value.
     pub(super) fn others(&self) -> Vec<Axis> {
         let differs = |axis: &Axis| {
             let mut values = self.rows.iter().map(|row| axis.value(&row.point));
@@ -73,12 +73,12 @@ impl Report<'_> {
             values.any(|value| Some(value) != first)
         };
         let others = Axis::ALL.into_iter().filter(|axis| *axis != self.plan.x);
-        // A chunk's loss follows from its packets where those are varied.
+        // If the sweep varies packet loss, the chunk loss follows from it.
         let follows = |axis: &Axis| *axis == Axis::Loss && self.plan.metric == Metric::ChunkLoss;
         others.filter(|axis| differs(axis) && !follows(axis)).collect()
     }
 
-    /// What a row is, but for its place on the x axis.
+    /// A row's series: everything that describes it except its x value.
     pub(super) fn series(&self, row: &Row) -> String {
         let others = self.others();
         let axes = others.iter().map(|axis| match axis {
@@ -88,7 +88,7 @@ impl Report<'_> {
         std::iter::once(row.point.scheme_text()).chain(axes).collect::<Vec<_>>().join(", ")
     }
 
-    /// What does not hold.
+    /// The thresholds that do not hold.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut broken = Vec::new();
         for row in &self.rows {
@@ -112,7 +112,7 @@ impl Report<'_> {
         self.plan.x.text(self.plan.x.value(&row.point))
     }
 
-    /// Heads and cells of the rows that were simulated, or of all.
+    /// Column heads and cells of the simulated rows, or of all rows.
     pub(super) fn cells(&self, all: bool) -> (Vec<&'static str>, Vec<Vec<String>>) {
         let what = match self.plan.metric {
             Metric::Slowdown => "slowdown, model",
@@ -149,7 +149,7 @@ impl Report<'_> {
         (head, cells.collect())
     }
 
-    /// For people.
+    /// The report as text.
     pub(super) fn table(&self) -> String {
         let (head, cells) = self.cells(false);
         let axis = self.plan.x.chart_axis().label;
@@ -179,7 +179,7 @@ impl Report<'_> {
         out
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub(super) fn json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows

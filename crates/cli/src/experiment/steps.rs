@@ -1,4 +1,5 @@
-//! `bowline sim run auto`: a connection that chooses, on links whose loss steps.
+//! `bowline sim run auto`: a connection that chooses its scheme, on links whose loss rate changes
+//! in steps.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,18 +9,18 @@ use bowline_sim::experiment::{SCHEMES, StepsConfig, StepsRun, hindsight_s, steps
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The experiment, as its TOML file has it.
+/// The experiment, as in its TOML file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct StepsPlan {
     pub(super) title: String,
     pub(super) about: String,
-    /// Probabilities that a packet is lost, phase by phase.
+    /// Packet loss probabilities, phase by phase.
     losses: Vec<f64>,
-    /// Seeds for which each link is run.
+    /// Number of seeds for each link.
     seeds: u64,
     quick_seeds: u64,
-    /// How much longer than in hindsight it may take, as a factor.
+    /// The maximum time relative to the best choice in hindsight, as a factor.
     bound: f64,
     link: Vec<LinkPlan>,
 }
@@ -37,7 +38,7 @@ struct LinkPlan {
     quick_messages: u32,
 }
 
-/// One link under one seed: every scheme alone, and the one that chooses.
+/// One link with one seed: every scheme alone, and the connection that chooses.
 pub(super) struct Outcome {
     link: String,
     seed: u64,
@@ -74,7 +75,7 @@ impl StepsPlan {
         Ok(configs)
     }
 
-    /// How many connections there are to run.
+    /// The number of connections to run.
     pub(super) fn runs(&self, quick: bool) -> Result<usize, String> {
         Ok(self.configs(quick)?.len() * (SCHEMES.len() + 1))
     }
@@ -123,7 +124,7 @@ impl StepsPlan {
         .collect()
     }
 
-    /// For people.
+    /// The outcomes as text.
     pub(super) fn table(&self, outcomes: &[Outcome]) -> String {
         let mut out = format!("{}\n{:<44} {:>4} {:<8}", self.title, "link", "seed", "scheme");
         self.losses.iter().for_each(|loss| out += &format!(" {:>9}", text::loss(*loss)));
@@ -143,7 +144,7 @@ impl StepsPlan {
         out
     }
 
-    /// For a browser.
+    /// The outcomes as an HTML page.
     pub(super) fn page(&self, name: &str, outcomes: &[Outcome]) -> String {
         let mut page = Page::new(&self.title, &format!("bowline sim run {name}"));
         page.paragraph(&self.about);
@@ -171,7 +172,7 @@ impl StepsPlan {
         page.html()
     }
 
-    /// For programs.
+    /// The outcomes as JSON.
     pub(super) fn json(&self, outcomes: &[Outcome]) -> Value {
         let run = |run: &StepsRun| {
             let changes: Vec<Value> = run

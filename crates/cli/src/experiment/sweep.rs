@@ -1,4 +1,4 @@
-//! Running the points of a plan on several threads, and keeping what is finished.
+//! Runs the points of a plan on several threads, and stores finished ones.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Effort, Plan, Planned};
 use super::point::{Expected, Measured, Point};
 
-/// A point with all that is known of it.
+/// A point with all of its results.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     #[serde(flatten)]
@@ -21,7 +21,7 @@ pub(super) struct Row {
     pub(super) simulated: Option<Measured>,
 }
 
-/// Points that were finished before, by what identifies them, and where more are written.
+/// Points that are already finished, by key, and the file to which new ones are added.
 pub(super) struct Kept {
     known: BTreeMap<String, Measured>,
     file: Option<Mutex<File>>,
@@ -34,17 +34,17 @@ struct Line {
 }
 
 impl Kept {
-    /// Nothing is kept.
+    /// Starts empty and stores nothing.
     pub(super) fn nothing() -> Kept {
         Kept { known: BTreeMap::new(), file: None }
     }
 
-    /// What the file has, if that is wanted, and more is added to it.
+    /// Opens the file for appending, and loads its points if `resume` is set.
     pub(super) fn open(path: &Path, resume: bool) -> io::Result<Kept> {
         let mut known = BTreeMap::new();
         if resume && path.exists() {
             for line in BufReader::new(File::open(path)?).lines() {
-                // A run that was ended may leave half a line: that point is run again.
+                // An interrupted run may leave half a line; that point is run again.
                 if let Ok(line) = serde_json::from_str::<Line>(&line?) {
                     known.insert(line.key, line.measured);
                 }
@@ -63,14 +63,14 @@ impl Kept {
     }
 }
 
-/// What identifies a measurement: the point, and how well it is measured.
+/// The key of a measurement: the point, and how precisely it is measured.
 fn key(point: &Point, effort: Effort) -> String {
     let Effort { standard_error, least, most, .. } = effort;
     let point = serde_json::to_string(point).unwrap_or_default();
     format!("{point} {standard_error} {least} {most}")
 }
 
-/// Runs what is not known yet on `jobs` threads, the longest first; calls `progress` after each
+/// Runs the unfinished points on `jobs` threads, the longest first. Calls `progress` after each
 /// point.
 pub(super) fn run(
     plan: &Plan,

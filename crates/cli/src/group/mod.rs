@@ -1,4 +1,5 @@
-//! `bowline group`: the groups of running switches, who holds them up, and how to go on without.
+//! `bowline group`: lists the groups of running switches, finds members that hold a group back, and
+//! evicts them.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -83,7 +84,7 @@ fn is_at(peer: &Peer, addr: IpAddr) -> bool {
     peer.device.strip_prefix(control::SWITCH_PREFIX).is_some_and(|at| at == addr.to_string())
 }
 
-/// Orders the switch that has the group to go on without a member; its answer.
+/// Orders the switch that has the group to continue without a member. Returns its answer.
 fn evict(switches: &[(Peer, Value)], group: &str, member: &str) -> Result<Value, String> {
     let id = parse_id(group)?.to_string();
     let mut found = switches.iter().flat_map(|(peer, answer)| {
@@ -105,7 +106,7 @@ fn evict(switches: &[(Peer, Value)], group: &str, member: &str) -> Result<Value,
     }
 }
 
-/// The ID of a member that is named by its ID or its address.
+/// The ID of a member, given its ID or its address.
 fn find_member(group: &Value, member: &str) -> Result<String, String> {
     let Ok(addr) = member.parse::<IpAddr>() else { return Ok(parse_id(member)?.to_string()) };
     let members = group["members"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! One client for a command that serves one.
+//! Admits one client, for commands that serve only one.
 
 use std::error::Error;
 use std::thread;
@@ -10,13 +10,13 @@ use bowline::{Channel, Listener};
 use super::{RecvPolicy, TrustArgs};
 use crate::output;
 
-/// Codes that may be tried wrongly before the program ends: somebody is guessing.
+/// Wrong codes before the program exits, because somebody is guessing.
 pub(crate) const MAX_TRIES: u32 = 3;
-/// After a wrong try the next code opens so much later, twice as much each time.
+/// Delay before the next code opens after a wrong one. It doubles each time.
 pub(crate) const FIRST_DELAY: Duration = Duration::from_secs(1);
 
-/// Waits for the first client that may connect. Those that may not are told why, and so is the
-/// user.
+/// Waits for the first client that is allowed to connect. Rejected clients are told why, and so is
+/// the user.
 pub(crate) fn admit(listener: &Listener, args: &TrustArgs) -> Result<Channel, Box<dyn Error>> {
     let files = TrustFiles::of_user().ok();
     let is_local = listener.local_addr()?.ip().is_loopback();

@@ -1,11 +1,11 @@
-//! Options about who the peer is, for commands that measure.
+//! Options for authenticating the peer, for commands that measure.
 
 use bowline::peers::Code;
 use clap::Args;
 
 use super::Trust;
 
-/// What the user wants to know of the peer.
+/// How to authenticate the peer.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TrustArgs {
     /// Disable authentication and encryption (on loopback they are off by default)
@@ -23,7 +23,7 @@ pub(crate) struct TrustArgs {
 }
 
 impl TrustArgs {
-    /// For the end that connects.
+    /// The settings for the end that connects.
     pub(crate) fn of_client(&self) -> Result<Trust, String> {
         let code = match &self.code {
             Some(None) => {

@@ -1,4 +1,4 @@
-//! Connecting to a peer, and making sure that it is the right one.
+//! Connects to a peer and authenticates it.
 
 use std::error::Error;
 use std::io::{BufRead, IsTerminal, Write};
@@ -10,31 +10,31 @@ use bowline::{Channel, Connector};
 use super::Target;
 use crate::output;
 
-/// What the user wants to know of the peer.
+/// How to authenticate the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
-    /// Both ends have been told this code.
+    /// The code that both ends were given.
     pub(crate) code: Option<Code>,
-    /// Nobody is asked who they are.
+    /// Authenticate nobody.
     pub(crate) insecure: bool,
-    /// Ask also on loopback.
+    /// Authenticate on loopback too.
     pub(crate) secure: bool,
-    /// Take the key of a host that is not known yet.
+    /// Accept the key of an unknown host.
     pub(crate) accept_new: bool,
-    /// Keep the key of a host that a code has proven.
+    /// Store the key of a host that a code has authenticated.
     pub(crate) remember: bool,
-    /// Go on before the peer has let this end in: a refusal comes with the first answer.
+    /// Continue before the peer has admitted this end: a refusal arrives with the first answer.
     pub(crate) early: bool,
 }
 
-/// Connects, and authenticates both ends unless the peer is a process of this host or the user
-/// wants it otherwise.
+/// Connects, and authenticates both ends unless the peer is a process on this host or the user
+/// chose otherwise.
 pub(crate) fn connect(
     target: &Target,
     trust: &Trust,
 ) -> Result<Channel, Box<dyn Error + Send + Sync>> {
     let host = (target.host.as_str(), target.port);
-    // Found first, so that an error names what cannot be found.
+    // Resolve the name first, so that an error names the host that was not found.
     let addrs = host.to_socket_addrs().map_err(|e| format!("cannot find {target}: {e}"))?;
     let addrs: Vec<SocketAddr> = addrs.collect();
     let mut channel = Connector::new().connect(&addrs[..])?;
@@ -54,7 +54,7 @@ pub(crate) fn connect(
         }
         return Ok(channel);
     };
-    // The code proves more than a file could, once the peer has said that it was right.
+    // Once the peer has confirmed the code, it proves more than a file could.
     channel.authenticate(&identity, Some(code), |_| Ok(()))?;
     if let (true, Some(key)) = (trust.remember, channel.peer_key()) {
         files.trust_host(&target.to_string(), key)?;
@@ -63,7 +63,7 @@ pub(crate) fn connect(
     Ok(channel)
 }
 
-/// Looks the host's key up, and asks about one that is not known.
+/// Looks up the host's key, and asks the user about an unknown one.
 fn check(
     files: &TrustFiles,
     host: &str,

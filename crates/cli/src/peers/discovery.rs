@@ -1,12 +1,12 @@
-//! How a sender with a code finds the receiver that has it: by asking the local networks.
+//! Discovery: a sender with a code asks the local networks for the receiver that issued it.
 //!
 //! ```text
 //! question:  "BWLN?" (5)  version (1)  nonce (8)  zeroes (2)     to 239.255.76.78, UDP port 18517
 //! answer:    "BWLN!" (5)  version (1)  nonce (8)  TCP port (2)   to whoever asked
 //! ```
-//! Neither says anything of the code. An answer is a claim: the handshake finds out whether it is
-//! true. Answers are no longer than questions, so that nobody can use a receiver to flood somebody
-//! else.
+//! Neither message reveals anything about the code. An answer is only a claim, which the handshake
+//! verifies. Answers are no longer than questions, so that nobody can use a receiver to amplify a
+//! flood against a third party.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -16,20 +16,20 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Target;
 
-/// Organization-local scope, with a time to live of 1: it stays on the network.
+/// Organization-local scope. With a time to live of 1, packets stay on the local network.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 76, 78);
 const PORT: u16 = 18517;
 const QUESTION: &[u8; 5] = b"BWLN?";
 const ANSWER: &[u8; 5] = b"BWLN!";
 const VERSION: u8 = 1;
 const LEN: usize = 16;
-/// How long the first answer may take, and how long others may be later.
+/// How long to wait for the first answer, and for further answers after it.
 const PATIENCE: Duration = Duration::from_secs(3);
 const OTHERS: Duration = Duration::from_millis(300);
-/// A question that is lost is asked again this often.
+/// Interval at which a question is repeated, in case it was lost.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// Writes a question or an answer.
+/// Encodes a question or an answer.
 fn message(kind: &[u8; 5], nonce: [u8; 8], port: u16) -> [u8; LEN] {
     let mut out = [0; LEN];
     out[..5].copy_from_slice(kind);
@@ -39,7 +39,7 @@ fn message(kind: &[u8; 5], nonce: [u8; 8], port: u16) -> [u8; LEN] {
     out
 }
 
-/// Reads one: its nonce and its port.
+/// Decodes a question or an answer: its nonce and its port.
 pub(crate) fn parse(is_answer: bool, bytes: &[u8]) -> Option<([u8; 8], u16)> {
     let bytes: &[u8; LEN] = bytes.try_into().ok()?;
     let kind = if is_answer { ANSWER } else { QUESTION };
@@ -51,21 +51,21 @@ pub(crate) fn parse(is_answer: bool, bytes: &[u8]) -> Option<([u8; 8], u16)> {
     Some((nonce, u16::from_be_bytes([bytes[14], bytes[15]])))
 }
 
-/// Answers questions for as long as `is_open` says so; `Err` if the port is not to be had.
+/// Answers questions while `is_open` returns true. Returns `Err` if the port is not available.
 pub(crate) fn answer(tcp_port: u16, is_open: impl Fn() -> bool) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    // Several receivers of one host all hear a question to the group.
+    // If one host runs several receivers, they all hear a question to the group.
     socket.set_reuse_address(true)?;
     socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT).into())?;
     for local in local_v4() {
-        // An interface that cannot do multicast is reached from itself only.
+        // An interface without multicast is reachable only from this host.
         let _ = socket.join_multicast_v4(&GROUP, &local);
     }
     let socket = UdpSocket::from(socket);
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
     let mut bytes = [0; 64];
     while is_open() {
-        // A peer that is gone makes an error of its own; there is nothing to do about it.
+        // A vanished peer can cause an error on this socket, which needs no handling.
         let Ok((len, from)) = socket.recv_from(&mut bytes) else { continue };
         if let Some((nonce, _)) = parse(false, &bytes[..len]) {
             let _ = socket.send_to(&message(ANSWER, nonce, tcp_port), from);
@@ -74,7 +74,7 @@ pub(crate) fn answer(tcp_port: u16, is_open: impl Fn() -> bool) -> io::Result<()
     Ok(())
 }
 
-/// Asks the networks of this host where a receiver with a code is.
+/// Asks this host's networks for a receiver with a code.
 pub(crate) fn find() -> Result<Target, String> {
     let mut nonce = [0; 8];
     getrandom::fill(&mut nonce).map_err(|e| format!("the system gives no random numbers: {e}"))?;
@@ -108,7 +108,7 @@ pub(crate) fn find() -> Result<Target, String> {
     choose(found)
 }
 
-/// The one that answered. A receiver of this host answers on loopback too.
+/// The receiver that answered. One on this host answers on loopback too.
 fn choose(mut found: Vec<SocketAddr>) -> Result<Target, String> {
     found.sort_by_key(|at| (at.port(), at.ip().is_loopback(), at.ip()));
     let here: Vec<IpAddr> = bowline_io::local_addresses()
@@ -133,12 +133,12 @@ fn choose(mut found: Vec<SocketAddr>) -> Result<Target, String> {
     }
 }
 
-/// A socket that asks from one address of this host, and whom it asks.
+/// A socket that asks from one address of this host, and the address to ask.
 fn asker(local: Ipv4Addr) -> Option<(UdpSocket, SocketAddr)> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).ok()?;
     socket.bind(&SocketAddrV4::new(local, 0).into()).ok()?;
     socket.set_nonblocking(true).ok()?;
-    // Loopback has no multicast: the receiver of this host is asked itself.
+    // Loopback has no multicast, so ask the receiver on this host directly.
     let to = if local.is_loopback() { local } else { GROUP };
     if !local.is_loopback() {
         socket.set_multicast_if_v4(&local).ok()?;

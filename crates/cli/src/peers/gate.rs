@@ -1,21 +1,22 @@
-//! How many strangers may talk at a time.
+//! Limits the number of unauthenticated connections.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Connections that have not said who they are, at a time.
+/// Maximum number of unauthenticated connections.
 const MAX_STRANGERS: usize = 64;
-/// Of these from one address, or one IPv6 network: whoever has one cannot keep the others out.
+/// Maximum number from one address, or one IPv6 network, so that one host cannot keep the others
+/// out.
 const MAX_FROM_ONE: usize = 8;
 
-/// Counts connections that have not said who they are.
+/// Counts unauthenticated connections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate {
     inside: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-/// A place that is given back when it is dropped.
+/// A slot for one connection. It is released on drop.
 #[derive(Debug)]
 pub(crate) struct Pass {
     gate: Gate,
@@ -23,7 +24,7 @@ pub(crate) struct Pass {
 }
 
 impl Gate {
-    /// Lets a connection in, if there is room.
+    /// Admits a connection if there is room.
     pub(crate) fn enter(&self, from: IpAddr) -> Option<Pass> {
         let origin = origin(from);
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +49,7 @@ impl Drop for Pass {
     }
 }
 
-/// Whoever has one IPv6 address has 2⁶⁴.
+/// A host with one IPv6 address usually has 2⁶⁴ of them, so count by network.
 fn origin(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),

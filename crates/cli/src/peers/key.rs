@@ -1,4 +1,4 @@
-//! `bowline key`: this host's identity, and whom it trusts.
+//! `bowline key`: this host's identity, and the keys that it trusts.
 
 use std::error::Error;
 
@@ -12,8 +12,8 @@ use crate::transfer::PORT;
 
 /// Manage this host's key and the keys that it trusts
 ///
-/// Hosts and peers know each other by keys, as ssh does. `send` checks the receiver's key against
-/// known_hosts; `recv` lets in whose key is in authorized_keys, and one peer with a code.
+/// Hosts and peers know each other by keys, as in ssh. `send` checks the receiver's key against
+/// known_hosts; `recv` admits peers whose key is in authorized_keys, and one peer with a code.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline key show                                 this host's key, made at the first use\n  \
@@ -36,15 +36,15 @@ enum KeyCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make a new key for this host
+    /// Create a new key for this host
     New {
-        /// Also if there is one: peers that know this host must be told
+        /// Replace an existing key; peers that know this host must be told
         #[arg(long)]
         force: bool,
     },
     /// Trust a sender's key; with --host, trust a receiver's key
     Trust {
-        /// The key, as `bowline key show` prints it there
+        /// The key, as `bowline key show` prints it on that host
         key: PublicKey,
         /// What to call its owner
         #[arg(default_value = "", conflicts_with = "host")]

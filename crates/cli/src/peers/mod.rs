@@ -1,4 +1,4 @@
-//! Who is at the other end: `bowline key`, and how commands get to know each other.
+//! Peer authentication: `bowline key`, and how commands authenticate each other.
 
 mod admit;
 mod args;

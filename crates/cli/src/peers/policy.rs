@@ -1,4 +1,4 @@
-//! Whom commands that wait for others let in.
+//! The admission policy of commands that wait for peers.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -7,14 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use bowline::peers::{Code, Identity, PeerError, PublicKey, TrustFiles};
 use bowline::setup::AcceptPolicy;
 
-/// Peers whose keys are authorized, one peer with a code, processes of this host, and everybody if
-/// that was asked for.
+/// Admits peers whose keys are authorized, one peer with a code, processes on this host, and
+/// everybody if the user asked for that.
 #[derive(Debug)]
 pub(crate) struct RecvPolicy {
-    /// None for a user without a home, whom nobody can know.
+    /// `None` for a user without a home directory, who has no trusted keys.
     files: Option<TrustFiles>,
     insecure: bool,
-    /// Processes of this host must say who they are, too.
+    /// Authenticate processes on this host too.
     strict: bool,
     code: Mutex<Option<Code>>,
 }
@@ -24,7 +24,7 @@ impl RecvPolicy {
         RecvPolicy { files: files.into(), insecure, strict: false, code: Mutex::default() }
     }
 
-    /// Whether processes of this host must say who they are, too.
+    /// Sets whether to authenticate processes on this host too.
     pub(crate) fn strict(self, strict: bool) -> RecvPolicy {
         RecvPolicy { strict, ..self }
     }
@@ -33,7 +33,7 @@ impl RecvPolicy {
         self.files.as_ref().ok_or(PeerError::NoHome)
     }
 
-    /// Opens a code: it is good for one try of one peer.
+    /// Opens a code. It is valid for one attempt by one peer.
     pub(crate) fn open_code(&self) -> Result<Code, PeerError> {
         let code = Code::generate()?;
         *self.code.lock().unwrap_or_else(PoisonError::into_inner) = Some(code.clone());
@@ -46,7 +46,7 @@ impl RecvPolicy {
     }
 }
 
-/// The policy for one connection, which knows whether that has used the code up.
+/// The policy for one connection. It records whether the connection has used up the code.
 #[derive(Debug)]
 pub(crate) struct Visit<'a> {
     policy: &'a RecvPolicy,
@@ -54,7 +54,7 @@ pub(crate) struct Visit<'a> {
 }
 
 impl RecvPolicy {
-    /// For a new connection.
+    /// The policy for a new connection.
     pub(crate) fn visit(&self) -> Visit<'_> {
         Visit { policy: self, used_code: Cell::new(false) }
     }

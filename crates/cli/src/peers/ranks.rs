@@ -1,4 +1,4 @@
-//! Ranks of a job that prove who they are.
+//! Authentication of a job's ranks.
 
 use std::net::SocketAddr;
 
@@ -7,8 +7,8 @@ use bowline::rendezvous::Guard;
 use bowline::setup::AcceptPolicy;
 use bowline::{Channel, Error, SetupError};
 
-/// Takes for ranks whoever has this user's own key, as hosts with one home directory do, or a key
-/// that is trusted (`bowline key trust`).
+/// Accepts ranks that have this user's own key, as hosts with a shared home directory do, or a
+/// trusted key (`bowline key trust`).
 #[derive(Debug)]
 pub(crate) struct KeyGuard {
     files: TrustFiles,
@@ -42,7 +42,7 @@ impl Guard for KeyGuard {
 
     fn admit(&self, channel: &mut Channel) -> Result<(), Error> {
         let known = channel.accept_peer(self)?;
-        // Nobody is let in without a key.
+        // Nobody is admitted without a key.
         known.map(drop).ok_or_else(|| SetupError::Unsealed.into())
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts as people write them.
+//! Parses hosts from the command line.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -6,13 +6,13 @@ use std::net::Ipv6Addr;
 /// A host and its TCP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// A name, or an address without brackets.
+    /// A host name, or an address without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
 impl Target {
-    /// Reads `host`, `host:port`, `192.0.2.7:port`, `2001:db8::7` and `[2001:db8::7]:port`.
+    /// Parses `host`, `host:port`, `192.0.2.7:port`, `2001:db8::7` and `[2001:db8::7]:port`.
     pub(crate) fn parse(text: &str, default_port: u16) -> Result<Target, String> {
         let wrong = |why: &str| {
             format!("invalid host `{text}`: {why}, e.g. nas:18517 or [2001:db8::7]:18517")
@@ -46,7 +46,7 @@ impl Target {
     }
 }
 
-/// As `known_hosts` has it.
+/// The syntax of `known_hosts`.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Target { host, port } = self;

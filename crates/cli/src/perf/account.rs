@@ -1,4 +1,5 @@
-//! What both ends have seen of a test, so that each can say what was lost and what it cost.
+//! What each end counted during a test. From both accounts, each end computes the loss and the
+//! cost.
 
 use std::error::Error;
 use std::thread;
@@ -10,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::args::{Metric, Spec, Test};
 
-/// An end that has counted nothing for so long has all that arrives.
+/// If the counters have not changed for this long, everything has arrived.
 const SETTLED: Duration = Duration::from_millis(20);
 const MAX_SETTLING: Duration = Duration::from_secs(1);
-/// How long an impaired link may take to let go of what it holds.
+/// How long an impaired link may take to drain.
 const MAX_DRAINING: Duration = Duration::from_secs(10);
 
 /// Which end this is.
@@ -23,12 +24,12 @@ pub(crate) enum End {
     Server,
 }
 
-/// What one end has done in one test.
+/// What one end did in one test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Account {
-    /// Whether its NIC counts packets and messages: a verbs device tells nothing of either.
+    /// Whether its NIC counts packets and messages. A verbs device counts neither.
     pub(crate) is_counted: bool,
-    /// Packets that its NIC sent, before any link.
+    /// Packets that its NIC sent, before any emulated link.
     tx_packets: u64,
     rx_packets: u64,
     /// Bytes of messages that arrived.
@@ -37,15 +38,14 @@ pub(crate) struct Account {
     elapsed_s: f64,
 }
 
-/// An account that is being kept.
+/// An account of a running test.
 pub(crate) struct Ledger {
     before: Counts,
     started: Instant,
     cpu: Duration,
-    /// What the test itself took, once it is over.
+    /// Elapsed time and CPU time of the test itself, once it is over.
     took: Option<(Duration, Duration)>,
-    /// What was sent when the peer was told of the end: what follows may not be counted there any
-    /// more.
+    /// Packets sent when the peer was told of the end. The peer might not count later ones.
     sent: Option<u64>,
 }
 
@@ -54,12 +54,12 @@ struct Counts {
     tx_packets: u64,
     rx_packets: u64,
     message_bytes: u64,
-    /// Packets that have left the impaired link, by whatever way.
+    /// Packets that have left the impaired link, delivered or lost.
     gone: u64,
 }
 
 impl Counts {
-    /// Nothing, where the kernel counts.
+    /// Zeros for a verbs device, whose counters the kernel keeps.
     fn of(device: &Device) -> Result<Counts, bowline::Error> {
         if device.verbs_caps().is_some() {
             return Ok(Counts::default());
@@ -81,20 +81,20 @@ impl Counts {
 }
 
 impl Ledger {
-    /// Begins, while nothing is under way.
+    /// Starts an account, while no packets are in flight.
     pub(crate) fn open(device: &Device) -> Result<Ledger, bowline::Error> {
         let before = Counts::of(device)?;
         Ok(Ledger { before, started: Instant::now(), cpu: cpu_time(), took: None, sent: None })
     }
 
-    /// The test is over: what follows is not part of it.
+    /// Ends the test: nothing that follows is part of it.
     pub(crate) fn stop(&mut self) {
         let elapsed = self.started.elapsed();
         self.took.get_or_insert((elapsed, cpu_time().saturating_sub(self.cpu)));
     }
 
-    /// Waits until the link has let go of all that was sent: what it delays is not lost. The peer
-    /// is told of the end after that.
+    /// Waits until the link has drained, because delayed packets are not lost. The peer is told of
+    /// the end after that.
     pub(crate) fn drain(&mut self, device: &Device) -> Result<(), bowline::Error> {
         self.stop();
         drain(device)?;
@@ -102,7 +102,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Closes it once nothing more arrives.
+    /// Closes the account once nothing more arrives.
     pub(crate) fn close(mut self, device: &Device) -> Result<Account, bowline::Error> {
         self.stop();
         let now = settle(device)?;
@@ -128,7 +128,7 @@ fn drain(device: &Device) -> Result<(), bowline::Error> {
         if now.gone != before.gone {
             still = Instant::now();
         }
-        // A port that counts in other units never says that it is empty.
+        // A port that counts in other units never reports that it is empty.
         if still.elapsed() > MAX_SETTLING {
             break;
         }
@@ -150,8 +150,8 @@ fn settle(device: &Device) -> Result<Counts, bowline::Error> {
     }
 }
 
-/// Tells the peer this end's account, and hears its own; `None` if it has none, as a group of
-/// servers.
+/// Sends this end's account to the peer and receives the peer's. Returns `None` if the peer has
+/// none, as with a group of servers.
 pub(crate) fn exchange(
     channel: &mut Channel,
     ours: Option<&Account>,
@@ -173,21 +173,21 @@ pub(crate) fn exchange(
     Ok(Some(theirs))
 }
 
-/// What both ends say together.
+/// The two accounts combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Both {
-    /// CPU time by time, of all threads: 100 is one core.
+    /// CPU time of all threads relative to elapsed time; 100 is one core.
     pub(crate) client_cpu_percent: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) server_cpu_percent: Option<f64>,
-    /// Where data flows.
+    /// Loss in the direction in which data flows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) to_server: Option<Loss>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) to_client: Option<Loss>,
 }
 
-/// Packets of one direction, as one end sent and the other received them.
+/// Packets in one direction: sent by one end, received by the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Loss {
     pub(crate) sent_packets: u64,
@@ -200,14 +200,14 @@ impl Loss {
         Loss { sent_packets: from.tx_packets, lost_packets }
     }
 
-    /// Part of the packets that was lost.
+    /// Share of packets that were lost.
     pub(crate) fn share(self) -> f64 {
         self.lost_packets as f64 / self.sent_packets.max(1) as f64
     }
 }
 
 impl Both {
-    /// What `end` and its peer have seen.
+    /// Combines the accounts of `end` and its peer.
     pub(crate) fn new(spec: &Spec, end: End, ours: &Account, theirs: Option<&Account>) -> Both {
         let percent = |account: &Account| 100.0 * account.cpu_s / account.elapsed_s.max(1e-9);
         let (client, server) = match end {
@@ -254,7 +254,7 @@ mod tests {
         let loss = Loss::between(&client, &server);
         assert_eq!((loss.sent_packets, loss.lost_packets), (1000, 10));
         assert!((loss.share() - 0.01).abs() < 1e-12);
-        // What was sent twice on the way is not lost.
+        // Packets that the network duplicated are not lost.
         let more = Account { rx_packets: 1001, ..server };
         assert_eq!(Loss::between(&client, &more).lost_packets, 0);
     }

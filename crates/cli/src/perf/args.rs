@@ -1,4 +1,4 @@
-//! Options of `bowline perf`, and the part of them that the client tells the server.
+//! Options of `bowline perf`, and the subset that the client sends to the server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::nic_name::NicName;
 use crate::output::{parse_bytes, parse_time};
 use crate::peers::TrustArgs;
 
-/// The sizes of `--all`: 2 bytes to 8 MiB, as perftest has them.
+/// The sizes of `--all`: 2 bytes to 8 MiB, as in perftest.
 const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
-/// The longest datagram of the largest MTU.
+/// The longest datagram at the largest MTU.
 const MAX_DATAGRAM: u32 = 4096;
 
 /// Measure bandwidth and latency between two programs, as perftest does
 ///
-/// Without a host it is the server: it waits for one client, follows what the client asks for, and
-/// ends. With a host it is the client.
+/// Without a host it is the server: it waits for one client, runs the tests that the client asks
+/// for, and exits. With a host it is the client.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline perf write-bw                                server on 127.0.0.1\n  \
@@ -56,7 +56,7 @@ pub(crate) struct PerfArgs {
     /// The server's host; without it this is the server
     pub(crate) host: Option<String>,
     /// Send to all of these servers at once, e.g. 192.0.2.7,192.0.2.8:18516; write-bw and send-bw
-    /// only. Each needs `bowline perf` on its own, as for one client
+    /// only. Each server runs its own `bowline perf`, as for one client
     #[arg(long, value_delimiter = ',', value_name = "HOST[:PORT],…", conflicts_with_all = [
           "host", "transport", "qps", "region", "inline", "fec", "both"])]
     pub(crate) to: Vec<String>,
@@ -64,8 +64,8 @@ pub(crate) struct PerfArgs {
     #[arg(long, value_enum, default_value_t = Replicate::Auto, requires = "to")]
     pub(crate) replicate: Replicate,
     /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system. The
-    /// server also listens at its address [server: 127.0.0.1, client: the address it reaches the
-    /// server from]
+    /// server also listens at its address [server: 127.0.0.1, client: the address from which it
+    /// reaches the server]
     #[arg(short, long, value_name = "DEVICE")]
     pub(crate) device: Option<NicName>,
     /// Packet transport of this end: udp; shm (shared memory, between processes of this user on
@@ -76,7 +76,7 @@ pub(crate) struct PerfArgs {
     /// Number of lanes of this end's NIC, or auto. A lane is an engine with its own socket and core
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(crate) lanes: LaneCount,
-    /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, or 1K of ud; latency:
+    /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, or 1K for ud; latency:
     /// 8]
     #[arg(short, long, value_parser = parse_bytes, value_name = "BYTES")]
     pub(crate) size: Option<u32>,
@@ -119,8 +119,8 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'I', long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) inline: Option<u32>,
-    /// Transport of the QPs. uc, ud and xp lose what the network loses: bandwidth tests say how
-    /// much was delivered, and a latency test that loses a message fails after 20 s
+    /// Transport of the QPs. uc, ud and xp do not repair loss: bandwidth tests report how much was
+    /// delivered, and a latency test that loses a message fails after 20 s
     #[arg(long, value_enum, default_value_t = Transport::Rc, conflicts_with = "scheme")]
     pub(crate) transport: Transport,
     /// Use SDR with this reliability scheme instead of RC: sr-nack, sr-rto, ec-mds, ec-xor, or
@@ -141,10 +141,10 @@ pub(crate) struct PerfArgs {
     /// Sending rate of a scheme, e.g. 1Gbps [default: as --cc says]
     #[arg(long, value_name = "RATE", requires = "scheme", value_parser = units::parse_rate)]
     pub(crate) rate: Option<u64>,
-    /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
+    /// Impair what this end sends, e.g. loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(crate) link: Option<LinkProfile>,
-    /// Forward error correction towards a peer that has it too: r,c (as in 32,1), auto or off
+    /// Forward error correction towards a peer that has it too: r,c (e.g. 32,1), auto or off
     #[arg(long, value_name = "R,C")]
     pub(crate) fec: Option<FecMode>,
     /// Encrypt and authenticate every packet with the key in this file, 64 hexadecimal digits,
@@ -172,12 +172,12 @@ pub(crate) struct PerfArgs {
 pub(crate) enum Replicate {
     /// In the port if there are several servers
     Auto,
-    /// One QP: this end's port copies what it sends, and merges what the servers answer
+    /// One QP: this end's port copies what it sends, and merges the servers' responses
     Port,
     /// One QP and one work request for each server
     FanOut,
-    /// The first server passes each message on to the second, and so on; the last one's
-    /// acknowledgement comes back the same way
+    /// The first server forwards each message to the second, and so on; the last one's
+    /// acknowledgement returns the same way
     Chain,
 }
 
@@ -211,7 +211,7 @@ pub(crate) enum Metric {
 }
 
 impl Test {
-    /// What it reports.
+    /// The metric that the test reports.
     pub(crate) fn metric(self) -> Metric {
         match self {
             Test::WriteBw | Test::SendBw | Test::ReadBw => Metric::Bandwidth,
@@ -219,14 +219,14 @@ impl Test {
         }
     }
 
-    /// As typed.
+    /// The name as typed on the command line.
     pub(crate) fn name(self) -> String {
         let value = self.to_possible_value().expect("no test is skipped");
         value.get_name().to_owned()
     }
 }
 
-/// What the client tells the server: everything that both ends must do alike.
+/// The options that the client sends to the server, because both ends must use the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) test: Test,
@@ -243,24 +243,24 @@ pub(crate) struct Spec {
     pub(crate) transport: Transport,
     pub(crate) scheme: Option<String>,
     pub(crate) rate_bps: Option<u64>,
-    /// Lanes that carry a message of a scheme together, at both ends.
+    /// Lanes that share each message of a scheme, at both ends.
     pub(crate) spread: usize,
     #[serde(default)]
     pub(crate) chunk: Option<u32>,
-    /// Bytes in a packet, where the client was given `-m`: a scheme's ends must agree on them.
+    /// Bytes in a packet, if the client was given `-m`: a scheme's ends must use the same value.
     #[serde(default)]
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) explain: bool,
-    /// The server sends as well.
+    /// Whether the server sends as well.
     #[serde(default)]
     pub(crate) both: bool,
-    /// The server's place, where servers pass messages on.
+    /// The server's place in a chain of servers.
     #[serde(default)]
     pub(crate) chain: Option<Place>,
 }
 
 impl Spec {
-    /// What these options ask for, with the defaults of the test.
+    /// The specification for these options, with the test's defaults.
     pub(crate) fn new(args: &PerfArgs) -> Spec {
         let latency = args.test.metric() == Metric::Latency;
         let default = |of_latency: u64, of_bandwidth: u64| {
@@ -290,7 +290,7 @@ impl Spec {
         }
     }
 
-    /// What a peer sent, if this end can do it.
+    /// Parses what a peer sent, and checks that this end supports it.
     pub(crate) fn from_peer(text: &[u8], ours: Test) -> Result<Spec, String> {
         let spec: Spec = serde_json::from_slice(text)
             .map_err(|e| format!("the client's request cannot be read: {e}"))?;
@@ -311,12 +311,12 @@ impl Spec {
         if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }
     }
 
-    /// Whether servers can pass such messages on.
+    /// Whether a chain of servers can forward such messages.
     fn can_chain(&self) -> bool {
         self.transport == Transport::Rc && self.scheme.is_none() && self.qps == 1 && !self.both
     }
 
-    /// Message sizes, in order.
+    /// The message sizes to measure, in order.
     pub(crate) fn sizes(&self) -> Vec<u32> {
         if self.test == Test::AtomicLat {
             return vec![8];
@@ -328,7 +328,7 @@ impl Spec {
         }
     }
 
-    /// The MTU of a scheme's messages on a NIC that carries `ours`.
+    /// The MTU of a scheme's messages, on a NIC whose MTU is `ours`.
     pub(crate) fn mtu(&self, ours: Mtu) -> Mtu {
         let asked = self.mtu_bytes.and_then(Mtu::from_bytes);
         asked.filter(|asked| asked.bytes() < ours.bytes()).unwrap_or(ours)

@@ -1,4 +1,4 @@
-//! Bandwidth: as many messages as the queues hold, all the time.
+//! Bandwidth: keeps the queues full of messages.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +14,12 @@ use super::rig::{Poller, Rig, qp_and_message};
 use super::session;
 use crate::{interrupt, output};
 
-/// The peak is the best stretch of at least this length.
+/// The peak is the best interval of at least this length.
 const PEAK_WINDOW: Duration = Duration::from_millis(50);
-/// Runs longer than this show their progress.
+/// Runs longer than this show a progress bar.
 const PROGRESS_FROM: Duration = Duration::from_secs(2);
 
-/// One QP's messages.
+/// The messages of one QP.
 #[derive(Clone, Default)]
 struct Flow {
     posted: u64,
@@ -54,7 +54,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Posts what there is room for; whether something is to come yet.
+    /// Posts as much as there is room for. Returns whether anything is still outstanding.
     fn post(&mut self) -> Result<bool, Box<dyn Error>> {
         if interrupt::asked().is_some() {
             return Ok(false);
@@ -63,7 +63,8 @@ impl<'a> Sender<'a> {
         let every = self.signal_every;
         let mut is_open = false;
         for (qp, flow) in self.flows.iter_mut().enumerate() {
-            // When time is up, what was posted last may be unsignaled: one more closes the run.
+            // When time is up, the last posted request may be unsignaled. Post one more, which is
+            // signaled.
             let unclosed = end == 0 && flow.posted > flow.completed && flow.posted % every != 0;
             let last = if end == 0 { flow.posted + u64::from(unclosed) } else { end };
             let room = self.depth - (flow.posted - flow.completed);
@@ -79,7 +80,7 @@ impl<'a> Sender<'a> {
         Ok(is_open)
     }
 
-    /// Requests are done, and with each of them those before it.
+    /// Handles completions. Each one also completes the requests before it.
     fn complete<'c>(&mut self, completions: impl Iterator<Item = &'c Completion>) {
         let mut done = 0;
         for completion in completions {
@@ -97,7 +98,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// The end that receives: keeps receives posted.
+/// The end that receives. It keeps receives posted.
 struct Receiver {
     consumed: Vec<usize>,
 }
@@ -138,10 +139,11 @@ pub(crate) fn client<'a>(
     Ok(sender.finish())
 }
 
-/// Answers a client: keeps receives posted where the test needs them, and the device going.
+/// Serves a client: keeps receives posted where the test needs them, and the device running.
 pub(crate) fn server(rig: &Rig, done: &AtomicBool) -> Result<(), Box<dyn Error>> {
     if rig.spec.test != Test::SendBw {
-        // One-sided operations need nothing from this program: the device's own thread answers.
+        // One-sided operations need nothing from this program: the device's own thread handles
+        // them.
         return Ok(());
     }
     let mut poller = Poller::new(&rig.cq);
@@ -153,8 +155,8 @@ pub(crate) fn server(rig: &Rig, done: &AtomicBool) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// Sends to the peer while the peer sends to this end, until both are done. Returns what this end
-/// has measured, and what the peer has.
+/// Sends to the peer while the peer sends to this end, until both are done. Returns this end's
+/// result and the peer's.
 pub(crate) fn both<'a>(
     rig: &'a Rig,
     bytes: u32,
@@ -169,7 +171,7 @@ pub(crate) fn both<'a>(
     std::thread::scope(|scope| {
         let listener = scope.spawn(|| {
             let row = hearing.recv().map_err(|e| e.to_string()).and_then(|row| read_row(&row));
-            // A peer that was interrupted, or is gone, has nobody to go on with.
+            // If the peer was interrupted or is gone, there is nobody to continue with.
             let goes_on = row.as_ref().is_ok_and(|row| !row.test.interrupted);
             stop.store(!goes_on, Ordering::Release);
             told.store(true, Ordering::Release);
@@ -189,8 +191,7 @@ pub(crate) fn both<'a>(
             }
             let got = poller.poll()?;
             if got.is_empty() {
-                // Once this end is done, a peer that is gone is noticed by its silence on the
-                // channel.
+                // Once this end is done, only silence on the channel reveals that the peer is gone.
                 if sender.is_some() {
                     poller.idle()?;
                 }
@@ -217,7 +218,7 @@ fn read_row(bytes: &[u8]) -> Result<BandwidthRow, String> {
     }
 }
 
-/// When to stop, and a bar that shows how far it is.
+/// When to stop, and a progress bar.
 pub(super) struct Goal {
     iters: u64,
     duration: Option<Duration>,
@@ -233,7 +234,7 @@ impl Goal {
         Goal { iters: spec.iters, duration, bar }
     }
 
-    /// How many messages each QP sends; 0 when time is up.
+    /// Number of messages for each QP; 0 when time is up.
     pub(super) fn messages_per_qp(&mut self, start: Instant) -> u64 {
         let Some(duration) = self.duration else {
             return self.iters;
@@ -293,7 +294,7 @@ impl<'a> Meter<'a> {
         BandwidthRow {
             bytes: self.bytes,
             iterations: self.total,
-            // A run shorter than a window has no better stretch than itself.
+            // A run shorter than a window has no better interval than the whole run.
             bw_peak_gbps: gbps(self.peak_per_sec.max(average_per_sec)),
             bw_average_gbps: gbps(average_per_sec),
             msg_rate_mpps: average_per_sec / 1e6,

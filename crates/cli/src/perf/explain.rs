@@ -1,10 +1,10 @@
-//! What `--scheme auto` has decided, for people.
+//! Explains the decisions of `--scheme auto`.
 
 use bowline::Decision;
 use bowline_chart::text;
 
-/// A line for each decision: what was known of the path, what each scheme was expected to take, and
-/// which was taken.
+/// A line for each decision: the known state of the path, the expected time of each scheme, and the
+/// scheme that was chosen.
 pub(super) fn text(names: &[String], decisions: &[Decision]) -> String {
     let mut out = format!(
         " {:>8} {:>9} {:>10} {:>10} {:>10} {:>9}  {:<8} {:<18} expected\n",

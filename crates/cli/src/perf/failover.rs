@@ -1,4 +1,4 @@
-//! A test whose device has a backup.
+//! Failover options, for tests whose device has a backup.
 
 use std::net::IpAddr;
 
@@ -15,14 +15,14 @@ pub(crate) struct FailoverArgs {
     /// Address of this end's backup NIC
     #[arg(long, value_name = "ADDRESS", requires = "failover")]
     backup: Option<IpAddr>,
-    /// Where both ends find each other's backups: file:///DIR, which is the default, redis://HOST
+    /// Store in which both ends find each other's backups: file:///DIR (the default), redis://HOST
     /// or etcd://HOST
     #[arg(long, value_name = "URL", requires = "failover")]
     store: Option<String>,
 }
 
 impl FailoverArgs {
-    /// What the device is to be opened with.
+    /// The failover settings for opening the device.
     pub(super) fn request(&self) -> Option<Failover> {
         let failover = Failover::to(self.backup?).mode(self.failover?);
         Some(match &self.store {

@@ -1,4 +1,4 @@
-//! Lines while a test runs.
+//! Periodic results while a test runs.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::output;
 
-/// What was measured in one stretch of a test.
+/// The measurements of one interval.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct IntervalRow {
     from_s: f64,
@@ -20,20 +20,20 @@ pub(crate) struct IntervalRow {
     t_typical_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     p99_us: Option<f64>,
-    /// Packets that this end's NIC sent again.
+    /// Packets that this end's NIC retransmitted.
     resent_packets: u64,
 }
 
-/// How a test is watched.
+/// How the user watches a test.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch<'a> {
     pub(crate) device: &'a Device,
     pub(crate) every: Option<Duration>,
-    /// Lines are printed, not only kept.
+    /// Whether lines are printed, instead of only stored.
     pub(crate) text: bool,
 }
 
-/// Counts in stretches of the same length.
+/// Counts messages in intervals of the same length.
 pub(crate) struct Intervals<'a> {
     watch: Watch<'a>,
     every: Duration,
@@ -46,7 +46,7 @@ pub(crate) struct Intervals<'a> {
 }
 
 impl<'a> Intervals<'a> {
-    /// Begins to count, if the user wants to see it.
+    /// Starts to count, if the user asked for intervals.
     pub(crate) fn new(watch: Watch<'a>, start: Instant) -> Option<Intervals<'a>> {
         let every = watch.every?;
         let resent = resent(watch.device);
@@ -55,13 +55,13 @@ impl<'a> Intervals<'a> {
         Some(Intervals { watch, every, start, since, messages, times, resent, rows })
     }
 
-    /// Also keeps how long each took.
+    /// Also records how long each message took.
     pub(crate) fn with_times(mut self) -> Intervals<'a> {
         self.times = Histogram::new_with_bounds(1, 60_000_000_000, 3).ok();
         self
     }
 
-    /// So many more messages of so many bytes are done by now.
+    /// Records `messages` more messages of `bytes` each as done at `now`.
     pub(crate) fn add(&mut self, now: Instant, messages: u64, bytes: u32) {
         self.messages += messages;
         if now - self.since >= self.every {
@@ -69,7 +69,7 @@ impl<'a> Intervals<'a> {
         }
     }
 
-    /// One more is done, and took so long.
+    /// Records one more message, which took `nanos`.
     pub(crate) fn add_time(&mut self, now: Instant, nanos: u64, bytes: u32) {
         if let Some(times) = &mut self.times {
             times.saturating_record(nanos);
@@ -104,7 +104,7 @@ impl<'a> Intervals<'a> {
         }
     }
 
-    /// What was kept.
+    /// The recorded intervals.
     pub(crate) fn finish(self) -> Vec<IntervalRow> {
         self.rows
     }

@@ -13,11 +13,11 @@ use super::report::{Circumstances, LatencyRow};
 use super::rig::{Poller, Rig};
 use crate::interrupt;
 
-/// Exchanges before the clock counts, so that caches, routes and windows are warm.
+/// Exchanges before the measurement starts, to warm up caches, routes and windows.
 const WARM_UP: u64 = 2000;
-/// Receives are posted again in batches of so many.
+/// Receives are reposted in batches of this size.
 const REPOST_AT: usize = 64;
-/// Longest latency that is told apart.
+/// The longest latency that the histogram can record.
 const MAX_NS: u64 = 60_000_000_000;
 
 /// Plays ping-pong with messages of `bytes` and measures.
@@ -29,7 +29,7 @@ pub(crate) fn client(
     let mut game = Game::new(rig, bytes);
     let mut histogram = Histogram::<u64>::new_with_bounds(1, MAX_NS, 3)
         .map_err(|e| format!("cannot make a histogram: {e}"))?;
-    // As perftest has it: a ping-pong is two messages, a READ or atomic is one operation.
+    // As in perftest, a ping-pong is two messages, and a READ or atomic is one operation.
     let per_exchange = match rig.spec.test {
         Test::ReadLat | Test::AtomicLat => 1,
         _ => 2,
@@ -65,7 +65,7 @@ pub(crate) fn client(
     }
 }
 
-/// Answers a client until `done`.
+/// Responds to a client until `done`.
 pub(crate) fn server(rig: &Rig, bytes: u32, done: &AtomicBool) -> Result<(), Box<dyn Error>> {
     let mut game = Game::new(rig, bytes);
     match rig.spec.test {
@@ -75,7 +75,8 @@ pub(crate) fn server(rig: &Rig, bytes: u32, done: &AtomicBool) -> Result<(), Box
             }
             Ok(())
         }
-        // One-sided: the device answers. Polling keeps it awake, as the client's end is.
+        // One-sided operations are handled by the device. Polling keeps it awake, as at the
+        // client's end.
         _ => {
             let mut poller = Poller::new(&rig.cq);
             while !done.load(Ordering::Acquire) && interrupt::asked().is_none() {
@@ -86,7 +87,7 @@ pub(crate) fn server(rig: &Rig, bytes: u32, done: &AtomicBool) -> Result<(), Box
     }
 }
 
-/// Makes sure that no flag of an earlier test is in the way.
+/// Clears a flag that an earlier test may have left.
 pub(crate) fn clear_flag(rig: &Rig, bytes: u32) {
     if rig.spec.test == Test::WriteLat {
         rig.mr.fill(rig.landing(0), bytes as usize, 0);
@@ -100,13 +101,13 @@ struct Game<'a> {
     poller: Poller<'a>,
     signal_every: u64,
     sent: u64,
-    /// Messages of the peer's, or answers, that were waited for.
+    /// Messages or responses from the peer that this end waited for.
     received: u64,
     /// Messages that have consumed a receive.
     arrived: u64,
-    /// Receives consumed and not posted again yet.
+    /// Receives that were consumed and are not reposted yet.
     consumed: usize,
-    /// Signaled requests completed: of READs and atomics that is every one.
+    /// Signaled requests that have completed. READs and atomics are all signaled.
     completed: u64,
 }
 
@@ -130,7 +131,7 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// Strikes and waits for the answer.
+    /// Sends a message and waits for the response.
     #[inline]
     fn exchange(&mut self) -> Result<(), Box<dyn Error>> {
         self.strike()?;
@@ -148,18 +149,18 @@ impl<'a> Game<'a> {
         self.rig
             .post_messages(0, self.bytes, self.sent..self.sent + 1, |n| (n + 1) % every == 0)?;
         self.sent += 1;
-        // Now that the message is away there is time to look after the receives.
+        // The message is on its way, so there is time to repost receives.
         if self.consumed >= REPOST_AT {
             self.rig.post_receives(0, std::mem::take(&mut self.consumed))?;
         }
         Ok(())
     }
 
-    /// Waits for the peer's message, or the answer; `false` if `done` came first.
+    /// Waits for the peer's message or response. Returns `false` if `done` was set first.
     #[inline]
     fn await_peer(&mut self, done: Option<&AtomicBool>) -> Result<bool, Box<dyn Error>> {
         loop {
-            // Looking first saves a poll when the message came with the last one.
+            // Checking first saves a poll if the message came with the previous one.
             if self.has_arrived() {
                 self.received += 1;
                 self.poller.progressed();
@@ -200,7 +201,7 @@ impl<'a> Game<'a> {
     }
 }
 
-/// The last byte of message `n`: never 0, and other than its neighbours'.
+/// The last byte of message `n`: never 0, and different from its neighbours'.
 fn flag_of(n: u64) -> u8 {
     (n % 255) as u8 + 1
 }

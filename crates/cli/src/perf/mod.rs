@@ -1,4 +1,4 @@
-//! `bowline perf`: bandwidth and latency between two programs, in the manner of perftest.
+//! `bowline perf`: bandwidth and latency between two programs, modelled on perftest.
 
 mod account;
 mod args;
@@ -56,7 +56,7 @@ fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
     }
 }
 
-/// The end that answers, until the client has told its result for every size.
+/// The end that responds, until the client has reported its result for every size.
 fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     match session::serve(args)? {
         Agreed::Rc(session) => measure(args, session, End::Server),
@@ -65,7 +65,7 @@ fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     }
 }
 
-/// One end's part of every size, and its report.
+/// Runs one end of the test for every size, and reports.
 fn measure(args: &PerfArgs, session: Session, end: End) -> Result<Report, Box<dyn Error>> {
     let Session { rig, mut channel } = session;
     let report = Report::new(&rig.spec, &rig.device, !args.json);
@@ -73,7 +73,7 @@ fn measure(args: &PerfArgs, session: Session, end: End) -> Result<Report, Box<dy
     report.print_header();
     let mut is_interrupted = false;
     for bytes in rig.spec.sizes() {
-        // Before the barrier: behind it the client sends at once.
+        // Must happen before the barrier, because the client sends right after it.
         latency::clear_flag(&rig, bytes);
         let mut ledger = Ledger::open(&rig.device)?;
         channel.barrier()?;
@@ -105,7 +105,7 @@ fn measure(args: &PerfArgs, session: Session, end: End) -> Result<Report, Box<dy
     Ok(report)
 }
 
-/// Measures, and tells the server.
+/// Measures, and reports the result to the server.
 fn one_way(
     rig: &Rig,
     bytes: u32,
@@ -122,7 +122,7 @@ fn one_way(
     Ok(row)
 }
 
-/// Answers until the client tells what it has measured.
+/// Responds until the client reports its result.
 fn answer(rig: &Rig, bytes: u32, channel: &mut Channel) -> Result<Row, Box<dyn Error>> {
     session::serve_until_told(channel, &rig.device, |done| match rig.spec.test.metric() {
         Metric::Bandwidth => bandwidth::server(rig, done),
@@ -130,7 +130,7 @@ fn answer(rig: &Rig, bytes: u32, channel: &mut Channel) -> Result<Row, Box<dyn E
     })
 }
 
-/// Both send at the same time.
+/// Both ends send at the same time.
 fn both_ways(
     rig: &Rig,
     bytes: u32,

@@ -17,15 +17,15 @@ use super::report::{BandwidthRow, Report, Row};
 use super::{explain, session};
 use crate::interrupt;
 
-/// Bytes of messages outstanding, but at least so many messages: more only drive others out of
-/// caches.
+/// Bytes of messages outstanding, but at least `MIN_DEPTH` messages. More would only evict others
+/// from the caches.
 const DEPTH_BYTES: u32 = 4 << 20;
 const MIN_DEPTH: u32 = 16;
-/// How often a receiver looks for messages in vain before it sleeps.
+/// Number of empty polls before a receiver sleeps.
 const EAGER_POLLS: u32 = 1_000;
 /// Bytes of a chunk, unless the messages are shorter.
 const CHUNK_BYTES: u32 = 64 << 10;
-/// A peer that does nothing for so long is gone.
+/// A peer that does nothing for this long is considered gone.
 pub(crate) const STALL: Duration = Duration::from_secs(20);
 
 /// One end of a test.
@@ -41,13 +41,13 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Makes everything but the connection.
+    /// Creates everything except the connection.
     pub(crate) fn new(device: Device, spec: Spec) -> Result<End, Box<dyn Error>> {
         let lanes = spec.spread;
         End::with(device, spec, |pd, config| ReliableQp::spread(pd, config, lanes))
     }
 
-    /// The same for a message that goes to so many servers by one queue pair.
+    /// The same for messages that go to `servers` servers over one queue pair.
     pub(crate) fn for_group(
         device: Device,
         spec: Spec,
@@ -103,7 +103,7 @@ impl End {
         self.qp.connect_over(channel)
     }
 
-    /// The next message that is over; an error if nothing happens any more.
+    /// The next finished message. Fails if nothing happens for too long.
     fn next(&self) -> Result<ReliableEvent, Box<dyn Error>> {
         let start = Instant::now();
         loop {
@@ -176,7 +176,7 @@ fn write(end: &End, bytes: u32, watch: Watch<'_>) -> Result<BandwidthRow, Box<dy
         while posted < last && posted - completed < end.depth {
             match end.qp.write(&end.mr, 0..bytes as usize, options) {
                 Ok(_) => posted += 1,
-                // Messages end in any order, and their numbers are free in theirs.
+                // Messages finish in any order, and free their numbers in that order.
                 Err(bowline::Error::Sdr(SdrError::Full { .. })) if posted > completed => break,
                 Err(e) => return Err(e.into()),
             }
@@ -200,7 +200,7 @@ pub(crate) fn server(
     let report = Report::new(&end.spec, &end.device, !args.json);
     let mut report = report.sealed(channel.is_sealing());
     report.print_header();
-    // What is not posted yet: IDs that were in use a moment ago have to rest.
+    // Receives that are not posted yet: recently used IDs are quarantined for a while.
     let mut owed = end.depth;
     post(end, &mut owed)?;
     for _ in end.spec.sizes() {
@@ -247,7 +247,7 @@ fn receive(end: &End, owed: &mut u64, done: &AtomicBool) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// Posts receives that are owed, as many as can be now.
+/// Posts as many of the owed receives as possible.
 fn post(end: &End, owed: &mut u64) -> Result<(), Box<dyn Error>> {
     while *owed > 0 {
         match end.qp.recv(&end.mr, 0..end.spec.max_size()) {

@@ -1,4 +1,4 @@
-//! One sender, many servers: every message goes to all of them, and is done when all have it.
+//! One sender, many servers: every message goes to all of them, and is complete when all have it.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::{chain, replicate_scheme};
 use crate::interrupt;
 use crate::peers::Target;
 
-/// Longest time that is told apart.
+/// The longest time that the histogram can record.
 const MAX_NS: u64 = 60_000_000_000;
 
 /// A sender, its servers, and how messages reach them.
@@ -26,9 +26,9 @@ struct Sender {
     rig: Rig,
     channels: Vec<Channel>,
     replicate: Replicate,
-    /// The QPs that each message is posted on, and where a WRITE goes.
+    /// The QPs on which each message is posted, and the target of a WRITE on each.
     ways: Vec<RemoteMr>,
-    /// Ends with the test.
+    /// Held until the test ends.
     _group: Option<Group>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
         let row = Row::Bandwidth(sender.measure(bytes, watch)?);
         for channel in &mut sender.channels {
             session::tell(channel, &row)?;
-            // What this end has sent is not what any one of them was sent.
+            // This end's packet count is not what any single server was sent.
             account::exchange(channel, None)?;
         }
         let is_interrupted = row.is_interrupted();
@@ -76,7 +76,7 @@ pub(super) fn choose(args: &PerfArgs) -> Replicate {
     }
 }
 
-/// Connects to all servers and tells each what to do.
+/// Connects to all servers and sends each of them the test's specification.
 pub(super) fn reach(
     args: &PerfArgs,
     spec_of: impl Fn(usize) -> Spec,
@@ -134,9 +134,9 @@ impl Sender {
         Ok(self.channels.iter_mut().try_for_each(Channel::barrier)?)
     }
 
-    /// Posts one message to everybody.
+    /// Posts one message to all servers.
     fn post(&self, message: u64, bytes: u32) -> Result<(), Box<dyn Error>> {
-        // All servers get it from the same memory.
+        // All servers get the message from the same memory.
         let source = self.rig.source(0);
         let sges = [self.rig.mr.sge(source..source + bytes as usize)?];
         for (qp, way) in self.rig.qps.iter().zip(&self.ways) {
@@ -179,13 +179,13 @@ impl Sender {
     }
 }
 
-/// Messages that are under way.
+/// The messages in flight.
 pub(super) struct Flight {
-    /// By message modulo depth: when it was posted, and how many completions it lacks.
+    /// Indexed by message modulo depth: when it was posted, and how many completions are missing.
     slots: Vec<(Instant, usize)>,
     ways: usize,
     pub(super) posted: u64,
-    /// All before are done.
+    /// All earlier messages are complete.
     oldest: u64,
     times: Histogram<u64>,
 }
@@ -217,7 +217,7 @@ impl Flight {
         self.posted += 1;
     }
 
-    /// Takes note of a completion; whether the message is done by that.
+    /// Records a completion. Returns whether it completed the message.
     pub(super) fn complete(&mut self, message: u64) -> bool {
         let (posted_at, left) = self.slot(message);
         *left -= 1;
@@ -232,7 +232,8 @@ impl Flight {
         true
     }
 
-    /// Adds to a result how long messages took to reach all servers, and what that cost.
+    /// Adds to a result how long messages took to reach all servers, and how much CPU time that
+    /// took.
     pub(super) fn add_to(
         &self,
         mut row: BandwidthRow,

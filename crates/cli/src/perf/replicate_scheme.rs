@@ -36,7 +36,7 @@ pub(super) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
         let row = Row::Bandwidth(sender.measure(bytes, watch)?);
         for channel in &mut sender.channels {
             session::tell(channel, &row)?;
-            // What this end has sent is not what any one of them was sent.
+            // This end's packet count is not what any single server was sent.
             account::exchange(channel, None)?;
         }
         let is_interrupted = row.is_interrupted();
@@ -60,7 +60,7 @@ pub(super) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
 
 impl Sender {
     fn connect(args: &PerfArgs) -> Result<Sender, Box<dyn Error>> {
-        // A group's messages leave by one lane.
+        // A group's messages use one lane.
         let replicate = replicate::choose(args);
         let spread = if replicate == Replicate::FanOut { args.lanes.get() } else { 1 };
         let spec = Spec { spread, ..Spec::new(args) };
@@ -134,12 +134,12 @@ struct Run<'a> {
     /// The number of each queue pair's first message in this run.
     first: Vec<u64>,
     flight: Flight,
-    /// Messages that all servers have, and that were not counted yet.
+    /// Messages that all servers have and that are not counted yet.
     done: u64,
 }
 
 impl Run<'_> {
-    /// Posts one message to everybody.
+    /// Posts one message to all servers.
     fn post(&mut self, bytes: u32) -> Result<(), Box<dyn Error>> {
         let Sender { end, .. } = self.sender;
         let options = WriteOptions { scheme: end.scheme, imm: None };
@@ -149,7 +149,7 @@ impl Run<'_> {
             let id = loop {
                 match qp.write(&end.mr, 0..bytes as usize, options) {
                     Ok(id) => break id,
-                    // Messages end in any order, and their numbers are free in theirs.
+                    // Messages finish in any order, and free their numbers in that order.
                     Err(bowline::Error::Sdr(SdrError::Full { .. })) => self.collect()?,
                     Err(e) => return Err(e.into()),
                 }
@@ -161,7 +161,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes note of what has been delivered.
+    /// Records which messages were delivered.
     fn collect(&mut self) -> Result<(), Box<dyn Error>> {
         let sender = self.sender;
         for (index, qp) in sender.qps().enumerate() {

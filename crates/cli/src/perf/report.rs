@@ -1,4 +1,4 @@
-//! Results, as perftest prints them and as JSON.
+//! Results, in perftest's format and as JSON.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,34 +28,34 @@ pub(crate) struct BandwidthRow {
     pub(crate) bw_peak_gbps: f64,
     pub(crate) bw_average_gbps: f64,
     pub(crate) msg_rate_mpps: f64,
-    /// Part of the bytes that arrived, as the receiver counts, where the sender does not know.
+    /// Share of bytes that arrived, counted by the receiver, if the sender does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) delivered: Option<f64>,
-    /// What is measured besides where a message goes to many.
+    /// Additional measurements for a message that goes to many servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) replication: Option<Replication>,
-    /// What each end's messages made of it, where both send. The rest counts both together.
+    /// Bandwidth in each direction, if both ends send. The other fields are for both together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) directions: Option<Directions>,
     #[serde(flatten)]
     pub(crate) test: Circumstances,
 }
 
-/// What goes with every result.
+/// The circumstances of every result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Circumstances {
-    /// With `-i`.
+    /// The intervals, with `-i`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) intervals: Vec<IntervalRow>,
-    /// Somebody has ended the test early.
+    /// Whether the test was interrupted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) interrupted: bool,
-    /// What both ends have seen; absent where a group of servers answers as one.
+    /// The accounts of both ends; absent if a group of servers responds as one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ends: Option<Both>,
 }
 
-/// Bandwidth of the messages that each end has sent.
+/// Bandwidth of the messages that each end sent.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Directions {
     pub(crate) client_gbps: f64,
@@ -75,14 +75,14 @@ pub(crate) struct Replication {
 }
 
 impl BandwidthRow {
-    /// Takes note of how many bytes the receiver has.
+    /// Records how many bytes the receiver has.
     fn set_delivered(&mut self, bytes: u64) {
         let sent = u64::from(self.bytes) * self.iterations;
-        // A test that was interrupted has sent more than it knows of.
+        // An interrupted test has sent more than it counted.
         self.delivered = Some((bytes as f64 / sent.max(1) as f64).min(1.0));
     }
 
-    /// What both ends have sent, as one result.
+    /// Combines what both ends sent into one result.
     pub(crate) fn of_both(client: BandwidthRow, server: &BandwidthRow) -> BandwidthRow {
         let directions =
             Directions { client_gbps: client.bw_average_gbps, server_gbps: server.bw_average_gbps };
@@ -100,7 +100,7 @@ impl BandwidthRow {
 }
 
 impl Row {
-    /// Whether somebody has ended the test early.
+    /// Whether the test was interrupted.
     pub(crate) fn is_interrupted(&self) -> bool {
         match self {
             Row::Bandwidth(row) => row.test.interrupted,
@@ -108,7 +108,7 @@ impl Row {
         }
     }
 
-    /// Adds what both ends have seen.
+    /// Adds the accounts of both ends.
     pub(crate) fn add_accounts(
         &mut self,
         spec: &Spec,
@@ -121,7 +121,7 @@ impl Row {
             Row::Latency(row) => row.test.ends = ends,
             Row::Bandwidth(row) => {
                 row.test.ends = ends;
-                // Where a sender cannot know what arrives, the receiver tells.
+                // If the sender cannot know what arrives, the receiver reports it.
                 if let (false, Some(theirs)) = (spec.transport.is_reliable(), theirs)
                     && ours.is_counted
                     && theirs.is_counted
@@ -150,7 +150,7 @@ pub(crate) struct LatencyRow {
 }
 
 impl LatencyRow {
-    /// Sums up a histogram of nanoseconds.
+    /// Summarizes a histogram of nanoseconds.
     pub(crate) fn new(bytes: u32, histogram: &Histogram<u64>, test: Circumstances) -> LatencyRow {
         let us = |nanos: f64| nanos / 1e3;
         let quantile = |q| us(histogram.value_at_quantile(q) as f64);
@@ -173,7 +173,7 @@ impl LatencyRow {
 #[derive(Serialize)]
 pub(crate) struct Report {
     version: u32,
-    /// Text for people is printed, not JSON.
+    /// Whether text is printed instead of JSON.
     #[serde(skip)]
     text: bool,
     test: Test,
@@ -184,17 +184,17 @@ pub(crate) struct Report {
     mtu: u32,
     qps: u16,
     tx_depth: u32,
-    /// Packets are encrypted and authenticated.
+    /// Whether packets are encrypted and authenticated.
     sealed: bool,
     results: Vec<Row>,
-    /// What this end's forward error correction did, if it was asked for.
+    /// Counters of this end's forward error correction, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     fec: Option<BTreeMap<&'static str, u64>>,
-    /// What this end's engines have done and seen, where it is not nothing.
+    /// Counters of this end's engines that are not zero.
     nic: BTreeMap<&'static str, u64>,
-    /// And its ports.
+    /// Counters of this end's ports that are not zero.
     port: BTreeMap<&'static str, u64>,
-    /// What became of this end's connections, if they have a backup.
+    /// What happened to this end's connections, if they have a backup.
     #[serde(skip_serializing_if = "Option::is_none")]
     failover: Option<serde_json::Value>,
 }
@@ -229,19 +229,19 @@ impl Report {
         }
     }
 
-    /// Notes whether packets are encrypted and authenticated.
+    /// Records whether packets are encrypted and authenticated.
     pub(crate) fn sealed(self, sealed: bool) -> Report {
         Report { sealed, ..self }
     }
 
-    /// Prints a line for people.
+    /// Prints a line, unless the output is JSON.
     pub(crate) fn say(&self, line: &str) {
         if self.text {
             say(line);
         }
     }
 
-    /// Prints what is measured, and the names of the columns.
+    /// Prints the parameters and the column names.
     pub(crate) fn print_header(&self) {
         let Report { test, transport, device, via, lanes, mtu, qps, tx_depth, .. } = self;
         let line = "-".repeat(109);
@@ -301,7 +301,7 @@ impl Report {
         self.results.push(row);
     }
 
-    /// Adds what forward error correction did at this end, and prints it.
+    /// Adds and prints the counters of forward error correction at this end.
     pub(crate) fn add_fec(&mut self, counters: &FecSnapshot) {
         self.say(&format!(
             " FEC at this end: {} repairs sent, {} received; {} packets recovered, {} unrecoverable; \
@@ -315,7 +315,7 @@ impl Report {
         self.fec = Some(counters.iter().map(|(name, _, value)| (name, value)).collect());
     }
 
-    /// Adds what this end's engines and ports counted, which is not printed.
+    /// Adds the counters of this end's engines and ports, which are not printed.
     pub(crate) fn add_counters(&mut self, device: &Device) {
         if let (Ok(nic), Ok(port)) = (device.counters(), device.port_counters()) {
             self.nic = some(nic.iter());
@@ -323,7 +323,7 @@ impl Report {
         }
     }
 
-    /// Adds what became of this end's connections, and prints it.
+    /// Adds and prints what happened to this end's connections.
     pub(crate) fn add_failover(&mut self, account: &FailoverAccount) {
         let FailoverAccount { mode, connections, ready, failed, moves: [away, back], .. } = account;
         self.say(&format!(
@@ -333,14 +333,14 @@ impl Report {
         self.failover = serde_json::from_str(&account.to_json()).ok();
     }
 
-    /// Everything as one object on one line.
+    /// The whole report as one JSON object on one line.
     pub(crate) fn json(&self) -> String {
         serde_json::to_string(self).expect("a report has nothing that JSON lacks")
     }
 }
 
 impl Circumstances {
-    /// What follows the columns.
+    /// The text after the columns.
     fn text(&self) -> String {
         let mut text = String::new();
         if let Some(ends) = &self.ends {
@@ -366,7 +366,7 @@ fn describe(loss: Loss, to: &str) -> String {
 }
 
 impl BandwidthRow {
-    /// What follows the columns.
+    /// The text after the columns.
     fn more(&self) -> String {
         let mut text = self.test.text();
         if let Some(Directions { client_gbps, server_gbps }) = self.directions {

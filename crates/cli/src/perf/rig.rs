@@ -1,4 +1,4 @@
-//! What one end of a test works with: a device, queue pairs, memory.
+//! The resources of one end of a test: a device, queue pairs, memory.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use bowline::{
 
 use super::args::{Spec, Test};
 
-/// Most memory that a test may ask for, on each end.
+/// Maximum memory that a test may ask for, at each end.
 const MAX_MEMORY: u64 = 4 << 30;
 /// Receives kept posted on each QP of a test that sends.
 const RECEIVES: u32 = 512;
-/// Work requests handed over in one call.
+/// Work requests posted in one call.
 const BATCH: u64 = 32;
-/// Bytes in front of a datagram.
+/// Length of the header in front of a datagram.
 const GRH_LEN: usize = 40;
-/// How long the READs of a batch may take where an answer may be lost.
+/// How long the READs of a batch may take if a response may be lost.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// A peer that does nothing for so long is gone.
+/// A peer that does nothing for this long is considered gone.
 const STALL: Duration = Duration::from_secs(20);
 
 /// One end of a test.
@@ -29,19 +29,19 @@ pub(crate) struct Rig {
     pub(crate) device: Device,
     pub(crate) cq: Cq,
     pub(crate) qps: Vec<Qp>,
-    /// For each QP places to send from and, behind them, as many that the peer writes.
+    /// For each QP, slots to send from, followed by as many slots for the peer to write to.
     pub(crate) mr: Mr,
-    /// The peer's places, by QP.
+    /// The peer's slots, by QP.
     pub(crate) remotes: Vec<RemoteMr>,
-    /// The peer's QPs, if they take datagrams.
+    /// The peer's QPs, if they receive datagrams.
     pub(crate) datagrams: Vec<UdDest>,
     slot: usize,
-    /// Places of each QP, which its messages take in turn.
+    /// Number of slots of each QP, which its messages use in turn.
     places: usize,
 }
 
 impl Rig {
-    /// Makes everything but the connection.
+    /// Creates everything except the connection.
     pub(crate) fn new(device: Device, spec: Spec) -> Result<Rig, Box<dyn Error>> {
         let pd = device.alloc_pd()?;
         let mut slot = spec.max_size().next_multiple_of(Buffer::ALIGN);
@@ -68,14 +68,14 @@ impl Rig {
             | Access::REMOTE_ATOMIC;
         let mr = pd.register(bytes as usize, rights)?;
         if places > 1 {
-            // Pages that nobody has written are all the same page of zeroes, which is in the cache.
+            // Unwritten pages all map to one page of zeros, which would stay in the cache.
             mr.fill(0, bytes as usize, 0x5a);
         }
         let cq = device.create_cq((spec.tx_depth + RECEIVES) * u32::from(spec.qps) + 1)?;
         let qps = (0..spec.qps)
             .map(|_| {
                 pd.qp(spec.transport.qp_type(), &cq)
-                    // One more to close a run that ends between two signaled requests.
+                    // One more, to finish a run that ends between two signaled requests.
                     .max_send_wr(spec.tx_depth + 1)
                     .max_recv_wr(RECEIVES)
                     .max_inline(spec.inline)
@@ -95,7 +95,7 @@ impl Rig {
         })
     }
 
-    /// What the peer of QP `qp` may use.
+    /// The memory that the peer of QP `qp` may use.
     pub(crate) fn offer(&self, qp: usize) -> RemoteMr {
         let start = self.landing(qp) as u64;
         let all = self.mr.remote();
@@ -103,17 +103,17 @@ impl Rig {
         all.slice(start..start + len).expect("the region has places for every QP")
     }
 
-    /// Where QP `qp` sends from first.
+    /// The first slot that QP `qp` sends from.
     pub(crate) fn source(&self, qp: usize) -> usize {
         2 * qp * self.places * self.slot
     }
 
-    /// Where the peer of QP `qp` writes to first.
+    /// The first slot that the peer of QP `qp` writes to.
     pub(crate) fn landing(&self, qp: usize) -> usize {
         (2 * qp + 1) * self.places * self.slot
     }
 
-    /// Where message `n` of a QP is, behind its first place at either end.
+    /// The offset of message `n` from a QP's first slot, at either end.
     fn place(&self, n: u64) -> usize {
         (n % self.places as u64) as usize * self.slot
     }
@@ -142,8 +142,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Posts the messages `from..to` of `bytes` on a QP, and asks for a completion of every
-    /// `signal_every`-th and of message `last`.
+    /// Posts `messages` of `bytes` each on a QP. `signal` tells which of them ask for a completion.
     pub(crate) fn post_messages(
         &self,
         qp: usize,
@@ -181,8 +180,7 @@ impl Rig {
         Ok(())
     }
 
-    /// When a request that is posted now ends. A READ whose answer may be lost has to end some
-    /// time.
+    /// The deadline of a request that is posted now. A READ whose response may be lost needs one.
     fn deadline(&self, qp: usize) -> Result<Time, bowline::Error> {
         let waits = matches!(self.spec.test, Test::ReadBw | Test::ReadLat);
         if waits && !self.spec.transport.is_reliable() {
@@ -207,17 +205,17 @@ impl Rig {
     }
 }
 
-/// Marks a request with its QP and its number there.
+/// A work request ID made of the QP and the message number.
 fn wr_id(qp: usize, message: u64) -> u64 {
     (qp as u64) << 48 | message
 }
 
-/// The QP and the number of a completed request.
+/// The QP and the message number of a completed request.
 pub(crate) fn qp_and_message(completion: &Completion) -> (usize, u64) {
     ((completion.wr_id >> 48) as usize, completion.wr_id & ((1 << 48) - 1))
 }
 
-/// Polls a completion queue, checking every completion, and notices when nothing happens any more.
+/// Polls a completion queue, checks every completion, and detects a stall.
 pub(crate) struct Poller<'a> {
     cq: &'a Cq,
     completions: [Completion; 32],
@@ -229,7 +227,7 @@ impl<'a> Poller<'a> {
         Poller { cq, completions: [Completion::default(); 32], idle_since: None }
     }
 
-    /// What has completed by now, possibly nothing.
+    /// The completions that are available now, possibly none.
     pub(crate) fn poll(&mut self) -> Result<&[Completion], Box<dyn Error>> {
         let count = self.cq.poll(&mut self.completions)?;
         let got = &self.completions[..count];
@@ -242,7 +240,7 @@ impl<'a> Poller<'a> {
         Ok(got)
     }
 
-    /// To be called where nothing has happened: an error if that has lasted too long.
+    /// Call this when nothing has happened. Fails if that has lasted too long.
     pub(crate) fn idle(&mut self) -> Result<(), Box<dyn Error>> {
         let since = *self.idle_since.get_or_insert_with(Instant::now);
         if since.elapsed() > STALL {
@@ -254,7 +252,7 @@ impl<'a> Poller<'a> {
         Ok(())
     }
 
-    /// To be called where something has happened that is no completion.
+    /// Call this when something other than a completion has happened.
     pub(crate) fn progressed(&mut self) {
         self.idle_since = None;
     }

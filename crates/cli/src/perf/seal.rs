@@ -1,11 +1,11 @@
-//! The key that packets are sealed with, from a file.
+//! Reads the key for sealing packets from a file.
 
 use std::path::Path;
 
 /// Bytes of a key.
 const KEY_LEN: usize = 32;
 
-/// Reads a key: 64 hexadecimal digits, and white space around them.
+/// Reads a key: 64 hexadecimal digits, optionally surrounded by white space.
 pub(crate) fn read_key(path: &Path) -> Result<[u8; KEY_LEN], String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {name}: {e}"))?;

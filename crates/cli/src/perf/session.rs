@@ -1,4 +1,4 @@
-//! Two ends that have agreed on a test and are connected.
+//! Sets up a session: two ends that have agreed on a test and are connected.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,13 +16,14 @@ use crate::nic_name::NicName;
 use crate::peers::{self, Target};
 use crate::{interrupt, output};
 
-/// A test may last a day; the peer's end closes the connection, so nobody waits for a dead one.
+/// A test may last a day. If the peer dies, its end of the connection closes, so nobody waits this
+/// long for a dead one.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(100_000);
-/// How often a server looks whether it is to end.
+/// How often a server checks whether it should exit.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// What a server answers when it agrees.
+/// A server's response if it agrees.
 const AGREED: &[u8] = b"ok";
-/// What a server that seals says first.
+/// The first message of a server that seals.
 const SEAL_HELLO: &[u8] = b"seal";
 
 /// One end of a test and its connection to the other.
@@ -31,17 +32,17 @@ pub(crate) struct Session {
     pub(crate) channel: Channel,
 }
 
-/// Two ends that have agreed on a test, and what this one has to work with.
+/// Two ends that have agreed on a test, and this end's resources.
 pub(crate) enum Agreed {
     /// Over RC.
     Rc(Session),
-    /// By a scheme.
+    /// With a reliability scheme.
     Scheme(reliable::End, Channel),
     /// Over RC, in a chain of servers.
     Chain(chain::End, Channel),
 }
 
-/// Waits for a client and agrees to what it asks for.
+/// Waits for a client and agrees to its request.
 pub(crate) fn serve(args: &PerfArgs) -> Result<Agreed, Box<dyn Error>> {
     let addr = match &args.device {
         Some(nic) => nic.addr()?,
@@ -50,7 +51,7 @@ pub(crate) fn serve(args: &PerfArgs) -> Result<Agreed, Box<dyn Error>> {
     let listener = Listener::bind((addr, args.port))?;
     eprintln!("waiting for a client on {}", listener.local_addr()?);
     let mut channel = accept(args, &listener)?;
-    // From here on there is something to say before the program ends.
+    // From here on, an interrupted server has results to print before it exits.
     interrupt::watch();
     let made = Spec::from_peer(&channel.recv()?, args.test)
         .map_err(Box::<dyn Error>::from)
@@ -61,14 +62,14 @@ pub(crate) fn serve(args: &PerfArgs) -> Result<Agreed, Box<dyn Error>> {
             made.join(channel)
         }
         Err(e) => {
-            // The client should hear why; if it cannot be told, our own error says enough.
+            // The client should learn the reason. If it cannot be told, our own error is enough.
             let _ = channel.send(e.to_string().as_bytes());
             Err(e)
         }
     }
 }
 
-/// Takes the first client that may connect.
+/// Accepts the first client that is allowed to connect.
 fn accept(args: &PerfArgs, listener: &Listener) -> Result<Channel, Box<dyn Error>> {
     if let Some(path) = &args.seal_key {
         let key = seal::read_key(path)?;
@@ -82,7 +83,7 @@ fn accept(args: &PerfArgs, listener: &Listener) -> Result<Channel, Box<dyn Error
     peers::admit(listener, &args.trust)
 }
 
-/// Connects to a server, and makes sure that it is the right one.
+/// Connects to a server and authenticates it.
 pub(crate) fn reach(args: &PerfArgs, target: &Target) -> Result<Channel, Box<dyn Error>> {
     let Some(path) = &args.seal_key else {
         let trust = args.trust.of_client()?;
@@ -94,7 +95,7 @@ pub(crate) fn reach(args: &PerfArgs, target: &Target) -> Result<Channel, Box<dyn
     Ok(channel)
 }
 
-/// Connects to a server and tells it what to do.
+/// Connects to a server and sends it the test's specification.
 pub(crate) fn connect(args: &PerfArgs, host: &str) -> Result<Agreed, Box<dyn Error>> {
     let spec = Spec::new(args);
     spec.transport.check(spec.test)?;
@@ -114,7 +115,7 @@ pub(crate) fn local_addr(args: &PerfArgs, channel: &Channel) -> Result<IpAddr, B
     })
 }
 
-/// Tells a server what to do, and waits until it agrees.
+/// Sends a server the test's specification, and waits until it agrees.
 pub(crate) fn ask(channel: &mut Channel, spec: &Spec) -> Result<(), Box<dyn Error>> {
     channel.send(&serde_json::to_vec(spec)?)?;
     let answer = channel.recv()?;
@@ -129,7 +130,7 @@ pub(crate) fn ask(channel: &mut Channel, spec: &Spec) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// What this end has made before it is connected.
+/// This end's resources before it is connected.
 enum Made {
     Rc(Rig),
     Scheme(reliable::End),
@@ -172,7 +173,7 @@ impl Made {
     }
 }
 
-/// Opens the NIC as the options say.
+/// Opens the NIC with these options.
 pub(crate) fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
     let builder = args.device.as_ref().map_or_else(|| Device::builder(addr), NicName::builder);
     let mut builder =
@@ -226,12 +227,12 @@ impl Session {
     }
 }
 
-/// Tells the server that a test is over, and how it went.
+/// Tells the server that a test is over, and its result.
 pub(crate) fn tell(channel: &mut Channel, row: &Row) -> Result<(), Box<dyn Error>> {
     Ok(channel.send(&serde_json::to_vec(row)?)?)
 }
 
-/// Runs `serve` until the client has told its result, and returns that.
+/// Runs `serve` until the client has reported its result, and returns that.
 pub(crate) fn serve_until_told(
     channel: &mut Channel,
     device: &Device,
@@ -258,12 +259,12 @@ pub(crate) fn serve_until_told(
     Ok(serde_json::from_slice(&told??)?)
 }
 
-/// Bytes of messages that have arrived; none where the kernel counts.
+/// Bytes of messages that have arrived; 0 if the kernel counts them.
 fn received_bytes(device: &Device) -> u64 {
     device.counters().map_or(0, |counters| counters.rx_message_bytes)
 }
 
-/// Sums up, and ends: the client, who measures, would have to be waited for.
+/// Prints a summary and exits. Exiting cleanly would mean waiting for the client, which measures.
 fn end(signal: i32, elapsed: Duration, bytes: u64) -> ! {
     let seconds = elapsed.as_secs_f64();
     output::notice(&format!(

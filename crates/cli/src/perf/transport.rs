@@ -1,4 +1,4 @@
-//! Which transport a test's queue pairs have.
+//! The transport of a test's queue pairs.
 
 use bowline::QpType;
 use clap::ValueEnum;
@@ -32,22 +32,22 @@ impl Transport {
         }
     }
 
-    /// Whether a sender hears of what arrives.
+    /// Whether a sender learns what has arrived.
     pub(crate) fn is_reliable(self) -> bool {
         self.qp_type().descriptor().reliable
     }
 
-    /// Whether a message is one packet, with an address of its own.
+    /// Whether a message is one packet with its own address.
     pub(crate) fn is_datagram(self) -> bool {
         !self.qp_type().descriptor().connected
     }
 
-    /// As people write it.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         self.qp_type().descriptor().name
     }
 
-    /// Refuses a test that cannot be run over it.
+    /// Rejects a test that does not work over this transport.
     pub(crate) fn check(self, test: Test) -> Result<(), String> {
         let can = match test {
             Test::SendBw | Test::SendLat => true,

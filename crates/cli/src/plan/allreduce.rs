@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::args::named;
 
-/// What is said about it. The recurrence has no closed form: times are drawn, the bound is
-/// computed.
+/// The results for a ring allreduce. The recurrence has no closed form, so times are sampled; the
+/// bound is computed.
 #[derive(Serialize)]
 pub(super) struct Ring {
     pub(super) datacenters: u32,
@@ -26,17 +26,17 @@ pub(super) struct Ring {
 #[derive(Serialize)]
 pub(super) struct RingRow {
     pub(super) name: &'static str,
-    /// Equation (5): no mean is below.
+    /// Equation (5): a lower bound on the mean.
     pub(super) lower_bound_s: f64,
     #[serde(flatten)]
     pub(super) times: Times,
 }
 
-/// Writes that are drawn for one scheme, unless told how many allreduces.
+/// Number of writes sampled for one scheme, unless the number of allreduces is given.
 const DRAWS: u32 = 1_500_000;
 
 impl Ring {
-    /// Draws `samples` of them, or as many as take little time.
+    /// Samples `samples` allreduces, or as many as take little time.
     pub(super) fn new(
         question: &Question,
         datacenters: u32,

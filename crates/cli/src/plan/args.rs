@@ -26,11 +26,11 @@ use crate::http;
     bowline plan --serve 9000 --loss 0.1%  on that port, starting from this loss\n  \
     bowline plan --page planner.html      the same explorer as one file, without a server")]
 pub(crate) struct PlanArgs {
-    /// The link's rate, as 400Gbps
+    /// The link's rate, e.g. 400Gbps
     #[arg(long, value_name = "RATE", value_parser = parse::rate, allow_hyphen_values = true,
           required_unless_present_any = ["serve", "page"])]
     bandwidth: Option<u64>,
-    /// Its round trip, as 25ms
+    /// The link's round-trip time, e.g. 25ms
     #[arg(long, value_name = "TIME", value_parser = parse::rtt, allow_hyphen_values = true,
           conflicts_with = "distance",
           required_unless_present_any = ["distance", "serve", "page"])]
@@ -52,7 +52,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "PACKETS", value_parser = parse::burst, allow_hyphen_values = true,
           conflicts_with = "chunk_loss")]
     burst: Option<f64>,
-    /// Bytes of a message, as 128MiB
+    /// Bytes of a message, e.g. 128MiB
     #[arg(long, value_name = "SIZE", value_parser = parse::size, allow_hyphen_values = true,
           required_unless_present_any = ["serve", "page"])]
     size: Option<u64>,
@@ -89,10 +89,10 @@ pub(crate) struct PlanArgs {
     /// Also simulate this many messages per scheme, as a check on the model
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(super) samples: Option<u32>,
-    /// Seed of what is drawn
+    /// Random seed for samples
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(super) seed: u64,
-    /// Also plan a ring allreduce of that size over this many datacenters
+    /// Also plan a ring allreduce of --size bytes over this many datacenters
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub(super) allreduce: Option<u32>,
     /// Also plan sending the message to this many receivers, by multicast and by fan-out; --samples
@@ -105,7 +105,7 @@ pub(crate) struct PlanArgs {
     /// Plot where erasure coding beats selective repeat, by size and loss on this link
     #[arg(long, conflicts_with = "sweep")]
     pub(super) heatmap: bool,
-    /// Where to write what is drawn, as SVG [default: plan-AXIS.svg, plan-heatmap.svg]
+    /// Where to write the plot, as SVG [default: plan-AXIS.svg, plan-heatmap.svg]
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
     /// Write everything into one self-contained page
@@ -125,9 +125,9 @@ pub(crate) struct PlanArgs {
     pub(super) page: Option<PathBuf>,
 }
 
-/// Where the explorer is served, unless told otherwise.
+/// Where the explorer is served by default.
 const DEFAULT_LISTEN: &str = "127.0.0.1:18519";
-/// What the explorer does not take: it answers in the browser.
+/// Options that the explorer does not take, because it computes its answers in the browser.
 const NOT_EXPLORED: [&str; 13] = [
     "chunk_loss",
     "scheme",
@@ -167,7 +167,7 @@ impl GoalArg {
     }
 }
 
-/// What a sweep changes.
+/// The parameter that a sweep varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AxisArg {
     /// Bytes of the message
@@ -181,7 +181,7 @@ pub(crate) enum AxisArg {
 }
 
 impl AxisArg {
-    /// The planner's name for it.
+    /// The planner's name for the parameter.
     pub(super) fn axis(self) -> Axis {
         match self {
             AxisArg::Size => Axis::Size,
@@ -193,7 +193,7 @@ impl AxisArg {
 }
 
 impl PlanArgs {
-    /// What is asked.
+    /// The question that these options ask.
     pub(super) fn question(&self) -> Result<Question, String> {
         let missing = |option: &str| format!("--{option} is missing");
         let bandwidth_bps = self.bandwidth.ok_or_else(|| missing("bandwidth"))? as f64;
@@ -225,7 +225,7 @@ impl PlanArgs {
         })
     }
 
-    /// The options that the explorer starts from, as its state.
+    /// The options that the explorer starts from, encoded as its state.
     pub(super) fn state(&self) -> String {
         let goal = self.goal.to_possible_value().map(|value| value.get_name().to_owned());
         let values = [
@@ -259,14 +259,14 @@ const TIMES: [(u64, &str); 4] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000
 const SIZES: [(u64, &str); 5] =
     [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
 
-/// A whole number of the largest unit that it is a multiple of.
+/// Writes a value as a whole number of the largest unit that divides it.
 fn in_units(value: u64, units: &[(u64, &str)]) -> String {
     let found = units.iter().find(|(unit, _)| value >= *unit && value.is_multiple_of(*unit));
     let (unit, name) = found.copied().unwrap_or((1, ""));
     format!("{}{name}", value / unit)
 }
 
-/// A loss with all its digits, as [`parse::loss`] reads it.
+/// A loss with all digits, in the syntax of [`parse::loss`].
 fn loss_text(loss: &Loss) -> String {
     match loss {
         Loss::Packet(p) | Loss::Chunk(p) => format!("{p:e}"),
@@ -276,7 +276,7 @@ fn loss_text(loss: &Loss) -> String {
     }
 }
 
-/// The planner's complaint, with the option that it is about.
+/// The planner's error, with the name of the option that caused it.
 pub(super) fn named(error: PlanError) -> String {
     let option = match error.what {
         "ec k,m" => "--ec".to_owned(),

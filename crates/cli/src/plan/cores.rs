@@ -1,4 +1,4 @@
-//! How many cores coding takes at a link's rate: measured on this machine, and remembered.
+//! How many cores coding takes at a link's rate: measured on this machine, and cached.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,21 +9,21 @@ use bowline_plan::{Coding, Message, Scheme};
 
 use crate::cache;
 
-/// Data that one core encodes, by code and shape.
+/// Data that one core encodes per second, by code and shape.
 pub(super) struct CodingRates {
     message: Message,
     bytes_per_s: BTreeMap<String, f64>,
 }
 
-/// Enough for the caches to be no help, little enough to answer at once.
+/// Large enough that caches do not help, and small enough to answer at once.
 const WORKING_SET_BYTES: usize = 12 << 20;
 const MEASURE: Duration = Duration::from_millis(12);
-/// Passes over it, the first not counted.
+/// Minimum number of passes. The first one does not count.
 const MIN_PASSES: u32 = 4;
-/// A longer chunk costs no more than this per byte.
+/// Longer chunks cost no more per byte than chunks of this length.
 const MAX_PIECE: u64 = 256 << 10;
 
-/// What is encoded: a code, and how long its pieces are.
+/// What is encoded: a code, and the length of its pieces.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     coding: Coding,
@@ -33,9 +33,9 @@ struct Work {
 }
 
 impl Work {
-    /// What a scheme encodes as messages of that shape leave; nothing if it does not code.
+    /// What a scheme encodes for messages of this shape; `None` if it does not code.
     ///
-    /// LoWAR's lanes are the modulo groups of XOR, with packets in the place of chunks.
+    /// LoWAR's lanes are the modulo groups of XOR, with packets instead of chunks.
     fn of(scheme: &Scheme, message: &Message) -> Option<Work> {
         let (coding, k, m, bytes) = match scheme {
             Scheme::Erasure(code) => (code.coding, code.k, code.m, message.chunk_bytes),
@@ -52,7 +52,7 @@ impl Work {
 }
 
 impl CodingRates {
-    /// Rates for these schemes: from the user's cache, or measured and written there.
+    /// Rates for these schemes: from the user's cache, or measured and stored there.
     pub(super) fn load(schemes: &[Scheme], message: Message) -> CodingRates {
         let cache = cache::dir().map(|dir| dir.join("coding-rates.json"));
         let stored = cache.as_ref().and_then(|path| fs::read_to_string(path).ok());
@@ -68,14 +68,15 @@ impl CodingRates {
             }
         }
         if news && let Some(path) = cache {
-            // What cannot be remembered is measured again.
+            // Rates that cannot be stored are measured again next time.
             let _ = path.parent().map(fs::create_dir_all);
             let _ = serde_json::to_string(&rates.bytes_per_s).map(|text| fs::write(path, text));
         }
         rates
     }
 
-    /// Cores that encode as fast as data leaves, parity between it: `BW k / (k + m)`.
+    /// Cores that encode as fast as data leaves: at `BW k / (k + m)`, because parity shares the
+    /// link.
     pub(super) fn cores(&self, scheme: &Scheme, bandwidth_bps: f64) -> Option<f64> {
         let work = Work::of(scheme, &self.message)?;
         let rate = self.bytes_per_s.get(&work.key())?;
@@ -84,8 +85,9 @@ impl CodingRates {
     }
 }
 
-/// Bytes of data per second. Others share the machine, and may have the core for longer than all of
-/// this takes: of each block the best of some passes counts.
+/// Encoding rate in bytes of data per second. Other processes share the machine, and may use the
+/// core for longer than this whole measurement. Therefore the best of several passes counts for
+/// each block.
 fn measure(work: &Work) -> Option<f64> {
     let family = match work.coding {
         Coding::Mds => Family::Mds,
@@ -106,7 +108,7 @@ fn measure(work: &Work) -> Option<f64> {
             let mut parity: Vec<&mut [u8]> = parity.chunks_mut(piece_bytes).collect();
             let block = Instant::now();
             coder.encode(&data, &mut parity).ok()?;
-            // The first pass meets memory that is not there yet.
+            // The first pass touches memory that is not mapped yet.
             if passes > 0 {
                 *best_s = best_s.min(block.elapsed().as_secs_f64().max(1e-9));
             }

@@ -1,4 +1,4 @@
-//! The planner's page: in a file, and served on loopback.
+//! The planner's web page: written to a file, or served on loopback.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use bowline_planner::page;
 use crate::http::{self, Response};
 use crate::{interrupt, made, output};
 
-/// The page may load nothing, and send nothing: all that it needs is inside.
+/// The page may load and send nothing: it contains everything that it needs.
 const HEADERS: &str = "Content-Type: text/html; charset=utf-8\r\n\
     Cache-Control: no-cache\r\nReferrer-Policy: no-referrer\r\n";
-/// How often the server looks whether it is to end.
+/// How often the server checks whether it should exit.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The page, starting from a state.
+/// The page, with its initial state.
 pub(super) fn html(state: &str) -> String {
     page::html(&made::command(), &made::today(), state)
 }

@@ -1,5 +1,5 @@
-//! The laws of go-back-N and of LoWAR against the code, in virtual time: what the planner
-//! recommends is what Bowline does.
+//! Checks the model's laws for go-back-N and LoWAR against the code, in virtual time, so that the
+//! planner's recommendation matches what Bowline does.
 
 use bowline::{FecMode, Mtu};
 use bowline_link::{LinkConfig, Loss as CableLoss, Prob};
@@ -7,11 +7,10 @@ use bowline_plan::{Link, Loss, Message, Scheme, Transfer};
 use bowline_sim::experiment::{GoodputConfig, goodput};
 
 const MTU: Mtu = Mtu::B1024;
-/// BTH, ICRC and the headers below: what a packet in the middle of a message has besides its
-/// payload.
+/// BTH, ICRC and the headers below: the overhead of a packet in the middle of a message.
 const HEADERS: u64 = 12 + 4 + 8 + 20 + 14 + 4;
 
-/// Mean completion times, by the law and by the code, of messages one after the other.
+/// Mean completion times of consecutive messages, by the law and by the code.
 fn both(bytes: u32, bandwidth_bps: u64, rtt_ms: u64, loss: f64, fec: Option<&str>) -> (f64, f64) {
     let mode: Option<FecMode> = fec.map(|text| text.parse().unwrap());
     let scheme = match fec {
@@ -27,13 +26,13 @@ fn both(bytes: u32, bandwidth_bps: u64, rtt_ms: u64, loss: f64, fec: Option<&str
     let message = Message { bytes: bytes.into(), chunk_bytes: mtu_bytes, mtu_bytes };
     let law = Transfer::new(link, message).unwrap().completion(&scheme).unwrap();
     let cable = LinkConfig {
-        // The model has no headers.
+        // The model ignores headers.
         rate_bps: Some(bandwidth_bps * (mtu_bytes + HEADERS) / mtu_bytes),
         delay_ns: rtt_ms * 500_000,
         queue_bytes: 256 << 20,
         ecn: None,
     };
-    // The nearest timeout to the model's three round trips: 4.096 µs · 2^code.
+    // The timeout closest to the model's three round trips: 4.096 µs · 2^code.
     let timeout = (rtt_ms as f64 * 3e3 / 4.096).log2().round() as u8;
     let run = goodput(&GoodputConfig {
         seed: 1,
@@ -65,7 +64,7 @@ fn go_back_n_and_lowar_take_what_the_planner_says() {
         for fec in [None, Some("32,1")] {
             let (law_s, code_s) = both(bytes, bandwidth_bps, rtt_ms, loss, fec);
             let error = code_s / law_s - 1.0;
-            // Where much is lost, so are packets that are sent again, which then take a timeout.
+            // At high loss, retransmitted packets are lost too, and then take a timeout.
             let bar = if loss < 5e-3 { 0.1 } else { 0.25 };
             assert!(
                 error.abs() < bar,

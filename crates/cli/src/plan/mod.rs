@@ -1,4 +1,4 @@
-//! `bowline plan`: which reliability for this link, and what it will cost.
+//! `bowline plan`: which reliability scheme suits a link, and how long messages take with it.
 
 mod allreduce;
 mod args;
@@ -24,7 +24,7 @@ use cores::CodingRates;
 
 use crate::{made, output};
 
-/// Cells of a heatmap each way.
+/// Cells of a heatmap in each direction.
 const SIDE: usize = 40;
 
 /// Runs `bowline plan`.
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
     if let Some(drawing) = &drawing {
         json[drawing.key] = drawing.json.clone();
         text += &format!("\n{}", drawing.terminal);
-        // A program that reads JSON has asked for no files unless it named one.
+        // With `--json`, write a file only if the user named one.
         if !args.json || args.svg.is_some() {
             let path = args.svg.as_deref().unwrap_or(&drawing.path);
             write(path, &drawing.svg)?;
@@ -76,11 +76,11 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The table and the recommendation, with the cores of this machine, and draws beside it if asked
-/// for.
+/// The table and the recommendation, with the cores needed on this machine, and samples if
+/// requested.
 fn point(question: &Question, args: &PlanArgs) -> Result<Point, String> {
     let schemes = question.schemes().map_err(named)?;
-    // What is wrong is said before anything is measured.
+    // Report errors before measuring anything.
     let transfer = question.transfer().map_err(named)?;
     let rates = CodingRates::load(&schemes, question.message);
     let bandwidth_bps = question.link.bandwidth_bps;
@@ -94,7 +94,7 @@ fn point(question: &Question, args: &PlanArgs) -> Result<Point, String> {
     Ok(point)
 }
 
-/// What `--sweep` or `--heatmap` asked for.
+/// The chart that `--sweep` or `--heatmap` asks for.
 struct Drawing {
     key: &'static str,
     json: serde_json::Value,
@@ -135,7 +135,7 @@ impl Drawing {
     }
 }
 
-/// Figure 9 for the user's own link, computed by all cores.
+/// Figure 9 for the user's own link, computed on all cores.
 fn heatmap(question: &Question) -> Result<Heatmap, String> {
     let grid = Grid::new(question, SIDE).map_err(named)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! Completion times drawn at random, as a check on the model.
+//! Randomly sampled completion times, as a check on the model.
 
 use bowline_plan::{Sampler, Scheme, Transfer};
 use bowline_planner::Times;
@@ -7,7 +7,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 use super::args::named;
 
-/// Times of so many messages.
+/// Completion times of a number of messages.
 pub(super) fn times(
     transfer: &Transfer,
     scheme: &Scheme,

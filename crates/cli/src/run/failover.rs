@@ -1,4 +1,5 @@
-//! What `bowline run` has to say about failover, checked here, where mistakes are made.
+//! Failover options of `bowline run`. They are checked here, so that the user sees mistakes at
+//! once.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
@@ -32,7 +33,7 @@ pub(super) struct FailoverArgs {
 }
 
 impl FailoverArgs {
-    /// Tells the program's library, once everything has been found right.
+    /// Passes the options to the library in the program, once all of them have been checked.
     pub(super) fn pass_to(
         &self,
         command: &mut Command,
@@ -90,7 +91,7 @@ impl FailoverArgs {
     }
 }
 
-/// Whether this host has an address.
+/// Checks that this host has an address.
 fn check_local(addr: IpAddr) -> Result<(), String> {
     match UdpSocket::bind((addr, 0)) {
         Ok(_) => Ok(()),

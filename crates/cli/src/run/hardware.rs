@@ -1,12 +1,11 @@
 //! `bowline run --hardware`: an unmodified program on the system's own verbs devices, with a second
-//! one to continue on.
+//! one as the backup.
 
 use bowline_ibverbs::{ListedDevice, ListedPort};
 
-/// The device that the program uses and its backup, as the library wants to be told.
+/// The device that the program uses and its backup, in the library's syntax.
 ///
-/// `asked` is what was given: two names, or nothing, which means the first two devices that can be
-/// used.
+/// `asked` is the option's value: two names, or nothing, which means the first two usable devices.
 pub(super) fn pair(asked: &str) -> Result<String, String> {
     let listed = bowline_ibverbs::list().map_err(|error| format!("--hardware: {error}"))?;
     choose(asked, &listed)

@@ -1,4 +1,4 @@
-//! `bowline run`: an unmodified verbs program on Bowline's NIC.
+//! `bowline run`: runs an unmodified verbs program on Bowline's NIC.
 
 mod failover;
 mod hardware;
@@ -41,7 +41,7 @@ pub(crate) use report::describe as describe_report;
     Exit status: the program's, or 128 + n if signal n ended it; 125 if this command itself failed, 126 if the\n\
     program cannot be executed, 127 if there is no such program.")]
 pub(crate) struct RunArgs {
-    /// A device and its address; may be given several times
+    /// A device and its address; may be repeated
     #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
     devices: Vec<(String, IpAddr)>,
     /// Packet transport: udp; shm (shared memory, between processes of this user on this host);
@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     /// Impair what the program sends: loss=0.1%,delay=10ms,rate=1Gbps,…
     #[arg(long, value_name = "PROFILE", value_parser = parse_link)]
     link: Option<String>,
-    /// Forward error correction towards peers that have it too: r,c (as in 32,1), auto or off
+    /// Forward error correction towards peers that have it too: r,c (e.g. 32,1), auto or off
     #[arg(long, value_name = "R,C")]
     fec: Option<bowline::FecMode>,
     /// Congestion control of all its queue pairs: none, fixed:1Gbps, dcqcn, bbr, swift [default:
@@ -105,12 +105,12 @@ fn parse_device(text: &str) -> Result<(String, IpAddr), String> {
     Ok((name.to_owned(), addr))
 }
 
-/// Checks a profile here, where the mistake was made, and hands it on as it is.
+/// Checks a link profile here, so that the user sees mistakes at once, and passes it on unchanged.
 fn parse_link(text: &str) -> Result<String, String> {
     text.parse::<LinkProfile>().map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
-/// Checks a time here, where the mistake was made, and hands it on as it is.
+/// Checks a time here, so that the user sees mistakes at once, and passes it on unchanged.
 fn parse_keepalive(text: &str) -> Result<String, String> {
     match text {
         "off" => Ok(text.to_owned()),
@@ -121,13 +121,12 @@ fn parse_keepalive(text: &str) -> Result<String, String> {
     }
 }
 
-/// Exit statuses that say that it was not the program that failed, as `env` and `timeout` have
-/// them.
+/// Exit statuses that say that the program itself did not fail, as in `env` and `timeout`.
 const OWN_ERROR: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Runs the program; its exit status is the command's.
+/// Runs the program. Its exit status becomes the command's.
 pub(crate) fn run(args: RunArgs) -> ExitCode {
     match try_run(args) {
         Ok(status) => status,
@@ -138,7 +137,7 @@ pub(crate) fn run(args: RunArgs) -> ExitCode {
     }
 }
 
-/// Why the program did not run, or was not reported on.
+/// Why the program did not run, or why its report is missing.
 struct Failure {
     error: Box<dyn Error>,
     status: u8,
@@ -150,7 +149,7 @@ impl Failure {
     }
 }
 
-/// Refuses an address that is another machine's: the program would find no device.
+/// Rejects an address that this machine does not have: the program would find no device.
 fn check_devices(devices: &[(String, IpAddr)]) -> Result<(), String> {
     for (name, addr) in devices {
         UdpSocket::bind((*addr, 0)).map_err(|e| {
@@ -160,7 +159,7 @@ fn check_devices(devices: &[(String, IpAddr)]) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses what only Bowline's soft NIC can do.
+/// Rejects options that only Bowline's soft NIC supports.
 fn check_soft_only(args: &RunArgs) -> Result<(), String> {
     let given = [
         (!args.devices.is_empty(), "--device"),
@@ -228,9 +227,9 @@ fn try_run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
     args.failover.pass_to(&mut command, &args.devices).map_err(Failure::own)?;
     if !args.report {
-        // Nothing to do afterwards: the program takes this process over, signals, terminal and all.
-        // The library knows by the number that it is in the program itself, not in one that this
-        // starts.
+        // There is nothing to do afterwards, so the program replaces this process and keeps its
+        // signals and terminal. From the PID the library knows that it is in the program itself,
+        // and not in a child that the program starts.
         command.env("BOWLINE_RUN", std::process::id().to_string());
         let error = command.exec();
         return Err(cannot_start(program, &error));
@@ -239,7 +238,7 @@ fn try_run(args: RunArgs) -> Result<ExitCode, Failure> {
     command.env("BOWLINE_REPORT", file.path());
     let status = command.status().map_err(|e| cannot_start(program, &e))?;
     match report::print(&file, args.json) {
-        // What became of the program matters more than what is said of it.
+        // The program's failure matters more than a failed report.
         Err(error) if !status.success() => output::print_error(&*error),
         printed => printed.map_err(Failure::own)?,
     }

@@ -1,4 +1,4 @@
-//! What the NIC saw, told when the program has ended.
+//! Prints the NIC's report after the program has ended.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,15 @@ use serde_json::Value;
 use super::timeline;
 use crate::output;
 
-/// A file for the program's library to write its report to; removed when done.
+/// A file to which the program's library writes its report. It is removed on drop.
 pub(super) struct File(PathBuf);
 
 impl File {
     pub(super) fn new() -> std::io::Result<File> {
         let name = format!("bowline-report-{}.json", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // Made here, and only if it is not there: nobody else's file is ever written to.
+        // Create the file here, and only if it does not exist, so that nobody else's file is
+        // overwritten.
         std::fs::OpenOptions::new().write(true).create_new(true).open(&path).map_err(|e| {
             std::io::Error::new(e.kind(), format!("cannot make {}: {e}", path.display()))
         })?;
@@ -29,12 +30,13 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Left behind at worst.
+        // At worst the file stays behind.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Prints the reports of all devices that the program opened, to stderr: stdout is the program's.
+/// Prints the reports of all devices that the program opened. They go to stderr, because stdout is
+/// the program's.
 pub(super) fn print(file: &File, json: bool) -> Result<(), Box<dyn Error>> {
     let path = file.path();
     let text = std::fs::read_to_string(path)
@@ -54,7 +56,7 @@ pub(super) fn print(file: &File, json: bool) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A device's report: the counters that are not zero, a line each.
+/// A device's report: the counters that are not zero, one per line.
 pub(crate) fn describe(report: &Value) -> String {
     let text = |key: &str| report[key].as_str().unwrap_or("?").to_owned();
     let mut lines = String::new();

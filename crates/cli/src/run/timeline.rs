@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Lines of the timeline that are shown; `--json` has them all.
+/// Lines of the timeline that are printed; `--json` has all of them.
 const MAX_SHOWN: usize = 40;
 
 /// The counters and the timeline of a device's failover.
@@ -27,7 +27,7 @@ pub(super) fn describe(failover: &Value) -> String {
         text.push_str(&line(event));
     }
     if events.len() > MAX_SHOWN {
-        // Writing to a string cannot fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "    … and {} more", events.len() - MAX_SHOWN);
     }
     text

@@ -1,4 +1,4 @@
-//! What a running switch answers to `bowline group`.
+//! A running switch's answers to `bowline group`.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,10 +9,11 @@ use bowline::multicast::{GroupKey, GroupStatus, GroupSwitch, MemberStatus, Polic
 use bowline_io::control::{ControlServer, SWITCH_PREFIX};
 use serde_json::{Value, json};
 
-/// Bytes of groups in one answer, about: less than a client reads. The rest is counted.
+/// Approximate maximum bytes of groups in one answer, less than a client reads. Further groups are
+/// only counted.
 const MAX_GROUPS_BYTES: usize = 2 << 20;
 
-/// Listens as devices do, for processes of this user on this host, as long as the server lives.
+/// Listens like a device, for processes of this user on this host, while the server lives.
 pub(super) fn start(switch: &Arc<GroupSwitch>, addr: IpAddr) -> io::Result<ControlServer> {
     let switch = Arc::downgrade(switch);
     let answer = move |line: &str| answer(&switch, addr, line).to_string();
@@ -38,7 +39,7 @@ fn evict(switch: &GroupSwitch, sender: &str, group: &str, member: &str) -> Resul
     switch.evict(&key, parse_id(member)?).map_err(|e| e.to_string())
 }
 
-/// An ID as it is printed: 24 bits in hexadecimal.
+/// Parses a printed ID: 24 bits in hexadecimal.
 pub(crate) fn parse_id(text: &str) -> Result<Qpn, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let id = u32::from_str_radix(digits, 16).ok().filter(|id| *id < 1 << 24);
@@ -88,7 +89,7 @@ fn member(member: &MemberStatus) -> Value {
     })
 }
 
-/// As `--policy` takes it.
+/// A policy in the syntax of `--policy`.
 fn policy_text(policy: &Policy) -> String {
     let ms = |ns: &u64| *ns as f64 / 1e6;
     match policy {

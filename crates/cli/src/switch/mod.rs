@@ -1,4 +1,4 @@
-//! `bowline switch`: reliable multicast for programs that know nothing of it.
+//! `bowline switch`: reliable multicast, transparent to programs.
 
 mod control;
 mod perftest;
@@ -19,10 +19,10 @@ pub(crate) use control::parse_id;
 use policy::PolicyArg;
 use proxy::Proxy;
 
-/// Senders that set up their connections at the same time.
+/// Maximum number of senders that set up connections at the same time.
 const MAX_SENDERS: usize = 64;
 
-/// How often the switch looks for something to report.
+/// How often the switch checks for events to report.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Arguments of `bowline switch`.
@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct SwitchArgs {
     /// The switch's own address
     addr: IpAddr,
-    /// Where the members wait for their peer, e.g. 127.0.0.2:18516,127.0.0.3:18517
+    /// Addresses where the members listen for their peer, e.g. 127.0.0.2:18516,127.0.0.3:18517
     #[arg(long, required = true, value_delimiter = ',', value_name = "HOST:PORT")]
     members: Vec<SocketAddr>,
     /// TCP port on which senders set up their connections
@@ -54,7 +54,7 @@ pub(crate) struct SwitchArgs {
     /// How to merge acknowledgements
     #[arg(long, value_enum, default_value_t = MergeArg::Minimum)]
     merge: MergeArg,
-    /// What carries its packets: udp, or on a real NIC and as root
+    /// Packet transport: udp, or, on a physical NIC and as root,
     /// xdp[:mode=auto|copy|zerocopy,queue=N]
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     via: Via,
@@ -70,7 +70,7 @@ pub(crate) struct SwitchArgs {
 enum MergeArg {
     /// Forward the minimum whenever it rises
     Minimum,
-    /// The rules of the paper, to compare
+    /// Follow the paper's rules, for comparison
     Paper,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
     let as_in_the_paper = args.merge == MergeArg::Paper;
     let options = GroupOptions { policy, as_in_the_paper, ..GroupOptions::default() };
     report_events(&switch);
-    // Without it the switch works as well.
+    // The switch also works without it.
     let _control = control::start(&switch, args.addr)
         .map_err(|e| eprintln!("`bowline group` will not find this switch: {e}"));
     let via = switch.via();
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
             say(&totals(&switch))?;
             return outcome.map_err(Into::into);
         }
-        // This loop and the reporter have the other two.
+        // This loop and the reporter hold the other two references.
         if Arc::strong_count(&switch) > MAX_SENDERS + 2 {
             eprintln!("{from}: refused, {MAX_SENDERS} senders are connected");
             continue;
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Prints what the switch has to say while it works, and ends the process when it works no more.
+/// Prints the switch's events while it runs, and exits the process when it fails.
 fn report_events(switch: &Arc<GroupSwitch>) {
     let switch = Arc::downgrade(switch);
     std::thread::spawn(move || {

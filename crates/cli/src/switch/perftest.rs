@@ -1,5 +1,5 @@
-//! The keys that perftest's programs exchange over TCP:
-//! `LID:out_reads:QPN:PSN:rkey:address:GID byte by byte:…`, in hexadecimal and of fixed width.
+//! The keys that perftest's programs exchange over TCP, in fixed-width hexadecimal fields:
+//! `LID:out_reads:QPN:PSN:rkey:address:GID byte by byte:…`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,15 +7,15 @@ use bowline::{Endpoint, QpType, RemoteMr};
 use bowline_nic::Mtu;
 use bowline_wire::{Psn, Qpn, ROCE_UDP_PORT};
 
-/// Fields in front of the GID.
+/// Positions of the fields before the GID.
 const QPN: usize = 2;
 const PSN: usize = 3;
 const RKEY: usize = 4;
 const VADDR: usize = 5;
 const GID: usize = 6;
 const GID_LEN: usize = 16;
-/// What a key offers: perftest does not say how long its buffer is, and each member checks its own
-/// bounds.
+/// The region that a key offers. perftest does not say how long its buffer is, but each member
+/// checks its own bounds.
 const OFFERED_BYTES: u64 = 1 << 32;
 
 /// A key, as one side sends it.
@@ -29,7 +29,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Reads a message, if it is a key.
+    /// Parses a message, if it is a key.
     pub(super) fn parse(message: &[u8]) -> Option<Key> {
         let text = message.split(|byte| *byte == 0).next()?;
         let text = std::str::from_utf8(text).ok()?;
@@ -51,8 +51,7 @@ impl Key {
         })
     }
 
-    /// Puts another QPN and address into a message that is a key, and leaves the rest of it as it
-    /// is.
+    /// Replaces the QPN and the address in a message that is a key, and leaves the rest unchanged.
     pub(super) fn redirect(message: &mut [u8], qpn: Qpn, addr: IpAddr) {
         let end = message.iter().position(|byte| *byte == 0).unwrap_or(message.len());
         let gid = match addr {
@@ -75,7 +74,7 @@ impl Key {
         }
     }
 
-    /// The queue pair that it is about.
+    /// The queue pair that the key describes.
     pub(super) fn endpoint(&self) -> Endpoint {
         Endpoint {
             qp_type: QpType::Rc,
@@ -88,7 +87,7 @@ impl Key {
         }
     }
 
-    /// The memory that it offers.
+    /// The memory that the key offers.
     pub(super) fn region(&self) -> RemoteMr {
         let len = OFFERED_BYTES.min(u64::MAX - self.vaddr);
         RemoteMr { addr: self.vaddr, len, rkey: self.rkey }

@@ -1,4 +1,4 @@
-//! The policy of a group, as people write it.
+//! Parses the policy of a group.
 
 use std::str::FromStr;
 

@@ -1,11 +1,11 @@
-//! A sender's set-up connection, as the switch stands in for its one peer.
+//! Proxies a sender's set-up connection: to the sender, the switch is its only peer.
 //!
-//! Bowline's own set-up is known by how it begins, and is the library's business.
+//! Bowline's own set-up protocol is recognized by its first bytes, and handled by the library.
 //!
-//! perftest's two sides take turns: the client sends a message, in one call, and the server answers
-//! with one of the same length. The proxy passes each message on to all members, waits for all
-//! answers, and gives the client the first one. In messages that are keys it puts the switch in the
-//! place of the other side.
+//! perftest's two sides take turns: the client sends a message in one call, and the server answers
+//! with one of the same length. The proxy forwards each message to all members, waits for all
+//! answers, and returns the first one to the client. In messages that are keys, it replaces the
+//! other side's QPN and address with the switch's.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -17,26 +17,26 @@ use bowline::multicast::{Connected, GroupMember, GroupOptions, GroupSwitch, SETU
 
 use super::perftest::Key;
 
-/// Longest message: perftest's are a hundred bytes or so.
+/// The longest message. perftest's have about a hundred bytes.
 const MAX_MESSAGE: usize = 4096;
-/// How long a member may take to accept. Answers may take longer: between the last keys and the end
-/// a whole test runs, so that only members that hang up are given up.
+/// How long a member may take to accept a connection. Answers may take longer, because a whole test
+/// runs between the last keys and the end. Therefore only members that disconnect are given up.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// One sender's set-up.
+/// The set-up of one sender.
 pub(super) struct Proxy {
     pub(super) switch: Arc<GroupSwitch>,
     pub(super) members: Vec<SocketAddr>,
     pub(super) options: GroupOptions,
 }
 
-/// A member's set-up connection, until it hangs up.
+/// A member's set-up connection, until the member disconnects.
 struct Member {
     stream: Option<TcpStream>,
 }
 
 impl Proxy {
-    /// Serves a sender until it hangs up; then its groups end.
+    /// Serves a sender until it disconnects. Then its groups end.
     pub(super) fn serve(&self, client: TcpStream) -> Result<(), String> {
         let wrong = |e: io::Error| format!("set-up connection: {e}");
         client.set_nodelay(true).map_err(wrong)?;
@@ -65,7 +65,7 @@ impl Proxy {
             let len = match client.read(&mut message) {
                 Ok(0) => return Ok(()),
                 Ok(len) => len,
-                // A sender that is killed resets its connection.
+                // The connection of a killed sender is reset.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
                 Err(error) => return Err(format!("set-up connection: {error}")),
             };
@@ -86,7 +86,7 @@ impl Proxy {
         self.members.iter().map(connect).collect()
     }
 
-    /// One message of the client's to all members, and what it gets for an answer.
+    /// Forwards one message from the client to all members, and returns the answer for the client.
     fn exchange(
         &self,
         message: &[u8],
@@ -123,13 +123,13 @@ impl Proxy {
     }
 }
 
-/// Whether a sender begins as Bowline's programs do. Waits until it has said enough.
+/// Whether a sender starts like Bowline's programs. Waits until it has sent enough to tell.
 fn is_bowline(client: &TcpStream) -> io::Result<bool> {
     let mut begin = [0; SETUP_MAGIC.len()];
     let mut seen = 0;
     loop {
         let len = client.peek(&mut begin)?;
-        // The other side has hung up, or has begun otherwise, or has said no more than before.
+        // The sender has disconnected, or started differently.
         if len == 0 || begin[..len] != SETUP_MAGIC[..len] {
             return Ok(false);
         }
@@ -149,8 +149,8 @@ fn redirected(message: &[u8], qpn: Qpn, at: IpAddr) -> Vec<u8> {
     message
 }
 
-/// Sends each member its message, and waits for an answer as long from each. One that has hung up
-/// has none any more.
+/// Sends each member its message, and waits for an answer of the same length from each. A member
+/// that has disconnected has no answer.
 fn ask_all(members: &mut [Member], message: impl Fn(usize) -> Vec<u8>) -> Vec<Option<Vec<u8>>> {
     for (index, member) in members.iter_mut().enumerate() {
         let message = message(index);
@@ -170,7 +170,7 @@ fn ask_all(members: &mut [Member], message: impl Fn(usize) -> Vec<u8>) -> Vec<Op
     answers.collect()
 }
 
-/// The answer of the first member that is still there.
+/// The answer of the first member that is still connected.
 fn first_of(answers: Vec<Option<Vec<u8>>>) -> Result<Vec<u8>, String> {
     answers.into_iter().flatten().next().ok_or_else(|| "no member is left".to_owned())
 }

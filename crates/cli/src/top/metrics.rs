@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::sample::Sample;
 
-/// A name and what it means, with a sample for each device.
+/// A metric's name and meaning, with a sample for each device.
 struct Family {
     help: String,
     kind: &'static str,
     samples: Vec<String>,
 }
 
-/// All devices of a look, as text.
+/// All devices of a sample, as text.
 pub(super) fn text(sample: &Sample) -> String {
     let mut families = BTreeMap::new();
     for (peer, account) in &sample.devices {
@@ -37,7 +37,7 @@ pub(super) fn text(sample: &Sample) -> String {
     let mut out = String::new();
     for (name, family) in families {
         let Family { help, kind, samples } = family;
-        // Writing to a string cannot fail.
+        // Writing to a String cannot fail.
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{}", samples.concat());
     }
     out
@@ -80,7 +80,8 @@ fn add_device(families: &mut Families, labels: &str, account: &Value) {
     }
 }
 
-/// A block of counters; only names that this release knows, whose help it has.
+/// Adds a block of counters. It skips names that this release does not know, because it has no help
+/// for them.
 fn add_counters(
     families: &mut Families,
     labels: &str,
@@ -122,7 +123,7 @@ fn labels(pid: u32, device: &str, account: &Value) -> String {
     format!("pid=\"{pid}\",program=\"{program}\",device=\"{device}\",addr=\"{addr}\"")
 }
 
-/// Escapes what the format reserves in a label's value.
+/// Escapes the characters that the format reserves in a label's value.
 fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

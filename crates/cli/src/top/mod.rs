@@ -1,4 +1,4 @@
-//! `bowline top`: what the devices of this host's processes do, as it happens.
+//! `bowline top`: live activity of the devices of this host's processes.
 
 mod metrics;
 mod sample;
@@ -23,12 +23,11 @@ use crate::output::{self, JSON_VERSION};
 use sample::{Row, Sample, rows};
 use screen::{Key, Screen};
 
-/// Where metrics are served, unless told otherwise: on loopback, since they name programs and
-/// peers.
+/// Where metrics are served by default: on loopback, because they name programs and peers.
 const DEFAULT_LISTEN: &str = "127.0.0.1:18518";
-/// Shortest interval: each asks every process.
+/// The shortest interval. Each one sends a request to every process.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// How often a wait looks whether the program is to end.
+/// How often a wait checks whether the program should exit.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Watch rates, losses, round trips and failovers of this host's processes
@@ -49,15 +48,14 @@ pub(crate) struct TopArgs {
     /// Refresh interval, e.g. 500ms or 5s
     #[arg(short, long, default_value = "1s", value_name = "TIME", value_parser = parse_interval)]
     interval: Duration,
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// Print one JSON object for each interval, on a line of its own
+    /// Print one JSON object per interval, each on its own line
     #[arg(long)]
     json: bool,
     /// Serve the counters of all devices to Prometheus, on PORT of loopback or on ADDRESS:PORT
-    /// [default:
-    /// 127.0.0.1:18518]
+    /// [default: 127.0.0.1:18518]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN,
           value_parser = parse_listen)]
     prometheus: Option<SocketAddr>,
@@ -74,7 +72,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Shows, prints or serves until it is told to end.
+/// Shows, prints or serves until told to exit.
 pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Box<dyn Error>> {
     interrupt::watch();
     if let Some(addr) = args.prometheus {
@@ -99,7 +97,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits, unless it is interrupted; whether it was not.
+/// Waits for an interval. Returns `false` if interrupted.
 fn wait(interval: Duration) -> bool {
     let start = Instant::now();
     while interrupt::asked().is_none() {
@@ -134,7 +132,7 @@ fn print(args: &TopArgs) -> io::Result<()> {
     Ok(())
 }
 
-/// Draws on the terminal.
+/// Draws on the terminal, again for each interval.
 fn show(args: &TopArgs) -> io::Result<()> {
     let mut before = Sample::take()?;
     let mut screen = Screen::enter()?;

@@ -1,4 +1,4 @@
-//! What the devices of live processes say, and what has changed between two looks.
+//! Samples the devices of running processes, and computes the changes between two samples.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::devinfo::ask;
 
-/// The accounts of all devices at one time.
+/// The counters of all devices at one time.
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) devices: BTreeMap<Peer, Value>,
@@ -29,7 +29,7 @@ impl Sample {
     }
 }
 
-/// One device, as it is shown.
+/// One device as a row of the table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) pid: u32,
@@ -38,7 +38,7 @@ pub(super) struct Row {
     pub(super) addr: String,
     pub(super) via: String,
     pub(super) qps: u64,
-    /// Since the look before; absent for a device that was not there.
+    /// Rates since the previous sample; absent for a device that is not in it.
     #[serde(flatten)]
     pub(super) rates: Option<Rates>,
     pub(super) tx_bytes: u64,
@@ -48,7 +48,7 @@ pub(super) struct Row {
     pub(super) timeouts: u64,
     pub(super) rtt_min_us: Option<f64>,
     pub(super) rtt_max_us: Option<f64>,
-    /// Absent without a backup.
+    /// Absent for a device without a backup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) failover: Option<Moves>,
     /// Why there is nothing to show.
@@ -56,7 +56,7 @@ pub(super) struct Row {
     pub(super) error: Option<String>,
 }
 
-/// What changes.
+/// The values that change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Rates {
     pub(super) tx_gbps: f64,
@@ -67,17 +67,17 @@ pub(super) struct Rates {
     pub(super) dropped_per_s: f64,
 }
 
-/// What failover has done.
+/// Failover counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Moves {
     pub(super) to_backup: u64,
     pub(super) back: u64,
     pub(super) failed: u64,
-    /// Connections that are on the backup.
+    /// Connections that are on the backup now.
     pub(super) away: u64,
 }
 
-/// What the devices of a look have done since another: those that do most come first.
+/// The activity of the devices in a sample since an earlier one, the busiest first.
 pub(super) fn rows(before: &Sample, now: &Sample) -> Vec<Row> {
     let seconds = (now.at - before.at).as_secs_f64();
     let mut rows: Vec<Row> = now
@@ -89,7 +89,7 @@ pub(super) fn rows(before: &Sample, now: &Sample) -> Vec<Row> {
         })
         .collect();
     let load = |row: &Row| row.rates.map_or(0.0, |rates| rates.tx_gbps + rates.rx_gbps);
-    // Sorting is stable: devices that do as much stay in the order of their processes.
+    // The sort is stable: equally busy devices stay in the order of their processes.
     rows.sort_by(|a, b| load(b).total_cmp(&load(a)));
     rows
 }
@@ -135,9 +135,9 @@ fn nic(account: &Value, name: &str) -> u64 {
     account["nic"][name].as_u64().unwrap_or(0)
 }
 
-/// Packets that a device threw away, or that the link before it lost.
+/// Packets that a device dropped, or that the link before it lost.
 fn dropped(account: &Value) -> u64 {
-    // Messages, not packets: their packets were lost elsewhere.
+    // These count messages, not packets. Their packets were lost elsewhere.
     const MESSAGES: [&str; 2] = ["drop_message", "drop_no_receive"];
     const LINK: [&str; 6] = [
         "rx_overflow",
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn rates_are_what_has_changed_in_the_time_between() {
-        // A device of this process, found as others are.
+        // This process's own device is found like any other.
         let server = control::ControlServer::start("top-test", |_| String::new()).unwrap();
         let peers = control::live().unwrap();
         let own = |peer: &&Peer| peer.device == "top-test" && peer.pid == std::process::id();

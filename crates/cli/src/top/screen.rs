@@ -1,4 +1,4 @@
-//! A terminal that is drawn on again and again.
+//! A terminal screen that is redrawn repeatedly.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -7,34 +7,34 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// The alternate screen without a cursor, and back.
+/// Switches to the alternate screen without a cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// What was pressed.
+/// A key that was pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
     Other,
 }
 
-/// The terminal, which is as it was once this is dropped.
+/// The terminal. Its previous state is restored on drop.
 pub(super) struct Screen {
-    /// What to set it back to, if keys can be read.
+    /// The settings to restore, if keys can be read.
     before: Option<Termios>,
 }
 
 impl Screen {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     pub(super) fn enter() -> io::Result<Screen> {
         let stdin = io::stdin();
         let before = if stdin.is_terminal() { tcgetattr(&stdin).ok() } else { None };
         if let Some(before) = &before {
             let mut now = before.clone();
-            // A key counts at once and is not shown. Ctrl-C stays what it is.
+            // Deliver each key at once and without echo. Ctrl-C keeps its meaning.
             now.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO);
             tcsetattr(&stdin, OptionalActions::Now, &now)?;
         }
@@ -43,7 +43,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows these lines, as far as there is room.
+    /// Shows these lines, as far as they fit.
     pub(super) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let (width, height) = tcgetwinsize(io::stdout())
             .map_or((80, 24), |size| (usize::from(size.ws_col), usize::from(size.ws_row)));
@@ -78,7 +78,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // There is nothing to be done about a terminal that is gone.
+        // If the terminal is gone, there is nothing left to restore.
         let _ = write_out(LEAVE);
         if let Some(before) = &self.before {
             let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Now, before);
@@ -92,7 +92,7 @@ fn write_out(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// All of a picture in one piece, so that none is seen half-drawn.
+/// A whole frame as one string, so that it never appears half-drawn.
 fn frame(lines: &[String], width: usize, height: usize) -> String {
     let shown: Vec<String> = lines
         .iter()

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus.
+//! Serves metrics to Prometheus.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::metrics;
 use super::sample::Sample;
 use crate::http::{self, Response};
 
-/// Begins to serve; returns where.
+/// Starts the server and returns its address.
 pub(super) fn start(addr: SocketAddr) -> Result<SocketAddr, String> {
     http::start(addr, "metrics", Arc::new(answer))
 }

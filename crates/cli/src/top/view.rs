@@ -1,4 +1,4 @@
-//! Devices as a table.
+//! Shows devices as a table.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use bowline_chart::text;
 use super::sample::{Moves, Row};
 use crate::output::plain;
 
-/// Columns that an address takes: as many as one of IPv4 needs, and at most as one of IPv6 does.
+/// Columns for an address: at least as many as an IPv4 address needs, at most as many as an IPv6
+/// address needs.
 const MIN_ADDR: usize = 15;
 const MAX_ADDR: usize = 39;
 
@@ -26,7 +27,7 @@ pub(super) fn page(rows: &[Row], interval: Duration) -> Vec<String> {
     lines
 }
 
-/// A line for each device, and one above them.
+/// A line for each device, below a line of column names.
 pub(super) fn table(rows: &[Row]) -> Vec<String> {
     if rows.is_empty() {
         return vec!["no live process of yours has a device open".to_owned()];
@@ -55,9 +56,9 @@ pub(super) fn table(rows: &[Row]) -> Vec<String> {
 }
 
 fn line(row: &Row, width: usize) -> String {
-    // Devices of the library have no name but their address.
+    // Devices of the library have no name other than their address.
     let name = if row.device == row.addr { "-" } else { &row.device };
-    // Another process says what it is called.
+    // Another process supplied these names, so they cannot be trusted.
     let (program, device) = (cut(&plain(&row.program), 14), cut(&plain(name), 8));
     let head = format!("{:>7} {program:<14} {device:<8}", row.pid);
     if let Some(error) = &row.error {
@@ -92,7 +93,8 @@ fn round_trip(row: &Row) -> String {
     if min == max { min } else { format!("{min}-{max}") }
 }
 
-/// How many connections have moved; those that are away, or could not move, are said apart.
+/// How many connections have moved. Those that are on the backup or could not move are listed
+/// separately.
 fn moved(moves: &Moves) -> String {
     let mut text = (moves.to_backup + moves.back).to_string();
     if moves.failed > 0 {
@@ -143,7 +145,7 @@ mod tests {
             ("RTT", "40 ms"),
             ("MOVED", "3 (1 away)"),
         ] {
-            // What is right-aligned ends where its name ends; µ takes two bytes.
+            // Right-aligned values end where the column's name ends. µ takes two bytes.
             let shown: String = lines[1].chars().take(end_of(name)).collect();
             assert!(shown.ends_with(value), "{name}: {shown:?}");
         }

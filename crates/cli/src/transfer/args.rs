@@ -16,7 +16,7 @@ use super::session::Speed;
 use crate::nic_name::NicName;
 use crate::peers::{Target, Trust};
 
-/// TCP port on which a receiver listens, unless told otherwise.
+/// TCP port on which a receiver listens by default.
 pub(crate) const PORT: u16 = 18517;
 
 /// Send files and directories to a `bowline recv`
@@ -55,7 +55,7 @@ pub(crate) struct SendArgs {
     /// Disable authentication and encryption (on loopback they are off by default)
     #[arg(long)]
     insecure: bool,
-    /// Authenticate and encrypt, even on loopback
+    /// Authenticate both ends and encrypt, even on loopback
     #[arg(long, conflicts_with = "insecure")]
     secure: bool,
     /// Accept the key of a host that is not known yet, without asking
@@ -65,10 +65,10 @@ pub(crate) struct SendArgs {
     #[arg(long, requires = "code")]
     remember: bool,
     /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system
-    /// [default: the address it reaches the host from]
+    /// [default: the address from which it reaches the host]
     #[arg(short, long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
-    /// TCP port of the receiver, where HOST names none
+    /// TCP port of the receiver, if HOST names none
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
     /// Skip files that match, e.g. '*.o', 'target/' or '/runs/**'; may be repeated
@@ -110,20 +110,20 @@ pub(crate) struct SendArgs {
     /// core; a transfer uses as many as both ends have
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(super) lanes: LaneCount,
-    /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
+    /// Impair what this end sends, e.g. loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
     #[command(flatten)]
     shown: Shown,
 }
 
-/// What is shown, at both ends.
+/// Output options, for both ends.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(super) struct Shown {
-    /// Print a line each second with the rate and the time left, also without a terminal
+    /// Print a line each second with the rate and the time left, even without a terminal
     #[arg(long)]
     progress: bool,
-    /// Print events and a report as JSON, an object on each line (docs/json.md)
+    /// Print events and a report as JSON, one object per line (docs/json.md)
     #[arg(long)]
     json: bool,
     /// Print errors only
@@ -132,7 +132,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Says nothing on stdout.
+    /// Turns off output on stdout.
     pub(super) fn be_quiet(&mut self) {
         (self.json, self.quiet) = (false, true);
     }
@@ -143,7 +143,7 @@ impl Shown {
 }
 
 impl SendArgs {
-    /// The paths, and the hosts that are named.
+    /// The paths, and the hosts that were named.
     pub(super) fn paths_and_hosts(&self) -> Result<(&[PathBuf], Vec<Target>), String> {
         if self.to.len() > 1 && self.code.is_some() {
             return Err("a code is for one receiver: name one with --to, or none".to_owned());
@@ -194,8 +194,8 @@ impl SendArgs {
 ///
 /// Accepts peers whose keys are trusted (`bowline key trust`), one peer with a code, and processes
 /// of this host. It runs up to four transfers at a time and writes nothing outside its directory. A
-/// file gets its name once it is complete and verified; until then it is NAME.bowline-part, from
-/// which the next attempt resumes.
+/// file gets its name once it is complete and verified; until then it is called NAME.bowline-part,
+/// from which the next attempt resumes.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline recv --code                          into this directory, from whoever has the code\n  \
@@ -228,7 +228,7 @@ pub(crate) struct RecvArgs {
     /// TCP port to listen on; 0 lets the system pick one
     #[arg(short, long, default_value_t = PORT)]
     pub(super) port: u16,
-    /// End after one transfer, successful or not
+    /// Exit after one transfer, successful or not
     #[arg(long)]
     pub(super) once: bool,
     /// Replace files that exist and differ, and change the permissions of directories that exist
@@ -247,7 +247,7 @@ pub(crate) struct RecvArgs {
     /// core; a transfer uses as many as both ends have
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(super) lanes: LaneCount,
-    /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
+    /// Impair what this end sends, e.g. loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
     #[command(flatten)]

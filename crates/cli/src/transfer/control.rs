@@ -1,4 +1,4 @@
-//! The conversation beside the data, and everything else that can happen to an end.
+//! The control connection next to the data, and all other events of an end.
 
 use std::cell::Cell;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -11,46 +11,46 @@ use super::Failure;
 use super::message::Message;
 use crate::interrupt;
 
-/// An end that has nothing to say says so this often.
+/// Interval of keep-alive messages while there is nothing else to send.
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
-/// A peer that says nothing for so long is gone. Mostly the system knows earlier.
+/// A peer that is silent for this long is gone. The system usually notices earlier.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How often the user's wish to end is looked for.
+/// How often to check whether the user has interrupted the program.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What the peer has said and may wait to be handled, and what may wait to be sent: a peer cannot
-/// fill the memory.
+/// Messages from the peer that may wait to be handled, and messages that may wait to be sent. The
+/// limit keeps a peer from filling the memory.
 const QUEUE: usize = 256;
 
-/// What an end's main thread hears of.
+/// The events that an end's main thread receives.
 pub(super) enum Event<P = Message> {
-    /// The peer has said something.
+    /// A message from the peer.
     Peer(P),
-    /// A message of the queue pair is over, or the queue pair is.
+    /// A message of the queue pair has finished, or the queue pair has failed.
     Queue(Result<ReliableEvent, bowline::Error>),
-    /// A thread is through with a segment.
+    /// A thread has finished with a segment.
     Segment(Result<Handled, Failure>),
 }
 
-/// What the peer has said as it came, since a message may take more memory when it is decoded; or
-/// the peer is gone.
+/// An undecoded message from the peer, because decoding may take more memory; or an error if the
+/// peer is gone.
 pub(super) type Heard = Result<Vec<u8>, bowline::Error>;
 
 /// What a thread did with a segment.
 pub(super) struct Handled {
     pub(super) segment: u32,
-    /// The buffer that holds it.
+    /// The slot of the buffer that holds the segment.
     pub(super) slot: usize,
-    /// Its bytes, read at the sender, checked and written at the receiver; or, if some of it is
-    /// wrong, the blocks that are right.
+    /// The bytes that were read at the sender, or checked and written at the receiver. If a part of
+    /// the segment is wrong, the blocks that are right.
     pub(super) outcome: Result<usize, Vec<u32>>,
 }
 
-/// The user has ended it; the peer is told, and how to go on.
+/// The user interrupted the transfer. The peer is told, and the message says how to resume.
 #[derive(Debug)]
 pub(super) struct Interrupted(&'static str);
 
 impl Interrupted {
-    /// Of a sender that has several conversations.
+    /// For a sender with several control connections.
     pub(super) fn by_the_senders_user() -> Interrupted {
         Interrupted("receiver")
     }
@@ -73,26 +73,26 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// One end of the conversation.
+/// One end of the control connection.
 pub(super) struct Control {
-    /// Who the peer is, for errors.
+    /// What the peer is called in errors.
     peer: &'static str,
     outgoing: SyncSender<Message>,
     writer: JoinHandle<()>,
     events: Receiver<Event<Heard>>,
     event_sender: Sender<Event<Heard>>,
-    /// A token for each of the peer's messages that has not been handled. Events of this end's own
-    /// threads need none: each has a slot, so there are few, and a thread that waited for the main
-    /// thread while that waits for it would wait for ever.
+    /// A token for each unhandled message from the peer. Events of this end's own threads need
+    /// none. There are few of them, because each has a slot; and a thread that waits for the main
+    /// thread while the main thread waits for it would deadlock.
     unhandled: Receiver<()>,
-    /// How long the peer may make no progress, and since when it has made none.
+    /// How long the peer may make no progress. The next field says when it last made some.
     patience: Option<Duration>,
     progress: Cell<Instant>,
 }
 
 impl Control {
-    /// Takes the conversation over from its set-up. A peer that says it is alive and nothing else
-    /// is given up after `patience`.
+    /// Takes over the channel after set-up. A peer that sends nothing but keep-alives is given up
+    /// after `patience`.
     pub(super) fn start(
         mut channel: Channel,
         peer: &'static str,
@@ -103,7 +103,7 @@ impl Control {
         let (event_sender, events) = mpsc::channel();
         let (token, unhandled) = mpsc::sync_channel(QUEUE);
         let heard = event_sender.clone();
-        // It ends with the connection, or when nobody listens to it any more.
+        // This thread ends with the connection, or when nobody receives its events any more.
         thread::spawn(move || listen(reading, &heard, &token));
         let (outgoing, to_send) = mpsc::sync_channel(QUEUE);
         let writer = thread::spawn(move || talk(channel, &to_send));
@@ -111,23 +111,23 @@ impl Control {
         Ok(Control { peer, outgoing, writer, events, event_sender, unhandled, patience, progress })
     }
 
-    /// Says something to the peer. If it is gone, the next event says so.
+    /// Sends a message to the peer. If the peer is gone, the next event reports it.
     pub(super) fn send(&self, message: Message) {
         let _ = self.outgoing.send(message);
     }
 
-    /// For threads that say something themselves.
+    /// For threads that send messages themselves.
     pub(super) fn sender(&self) -> SyncSender<Message> {
         self.outgoing.clone()
     }
 
-    /// For threads that make events.
+    /// For threads that produce events.
     pub(super) fn event_sender(&self) -> Sender<Event<Heard>> {
         self.event_sender.clone()
     }
 
-    /// The peer has done something that brings the transfer nearer to its end, or was not asked for
-    /// anything until now.
+    /// Records that the peer has brought the transfer closer to its end, or that nothing was
+    /// expected of it until now.
     pub(super) fn note_progress(&self) {
         self.progress.set(Instant::now());
     }
@@ -156,19 +156,19 @@ impl Control {
             }
             let mut wait = LOOK_EVERY;
             if let Some(patience) = self.patience {
-                // However many events there are: those of a peer that makes no progress gain no
-                // time.
+                // Check this however many events there are: a peer that makes no progress gains no
+                // time by sending events.
                 let left = patience.checked_sub(self.progress.get().elapsed());
                 wait = wait.min(left.ok_or_else(|| self.stuck(patience))?);
             }
-            // This end holds a sender itself, so there is always one.
+            // This end holds a sender itself, so the channel never closes.
             if let Ok(event) = self.events.recv_timeout(wait) {
                 return Ok(event);
             }
         }
     }
 
-    /// What the peer says next, while nothing else can happen.
+    /// The next message from the peer, while no other event is possible.
     pub(super) fn hear(&self) -> Result<Message, Failure> {
         loop {
             match self.next()? {
@@ -186,7 +186,7 @@ impl Control {
         format!("the {peer} has made no progress for {seconds} s, and is given up").into()
     }
 
-    /// An error for what should not have been said now.
+    /// The error for a message that is not allowed now.
     pub(super) fn unexpected(&self) -> Failure {
         format!("the {} does not keep to the protocol: run the same release", self.peer).into()
     }
@@ -200,13 +200,13 @@ impl Control {
         .into()
     }
 
-    /// Sends what is left to say, and why this end gives up if it does.
+    /// Sends the remaining messages and, if this end gives up, the reason.
     pub(super) fn close(self, outcome: &Result<impl Sized, Failure>) {
         if let Err(e) = outcome {
             self.send(Message::Abort(e.to_string()));
         }
         drop((self.outgoing, self.events, self.unhandled));
-        // A thread that panicked has said so itself.
+        // A thread that panicked has already reported it.
         let _ = self.writer.join();
     }
 }
@@ -228,7 +228,7 @@ fn talk(mut channel: Channel, messages: &Receiver<Message>) {
             Err(RecvTimeoutError::Timeout) => Message::Alive,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // A message is built to fit, and the listening thread reports a peer that is gone.
+        // Messages are built to fit, and the listening thread reports a peer that is gone.
         let Ok(bytes) = postcard::to_stdvec(&message) else { return };
         if channel.send(&bytes).is_err() {
             return;

@@ -1,15 +1,17 @@
-//! BLAKE3 of blocks, and of files from their blocks'.
+//! BLAKE3 hashes of blocks, and of files from their blocks' hashes.
 //!
-//! BLAKE3 is a tree, and a block of a power of two bytes is a subtree of it: blocks are hashed
-//! apart, in any order and by any thread, and the file's hash follows from theirs.
+//! BLAKE3 is a tree, and a block with a power of two of bytes is a subtree of it. Blocks can
+//! therefore be hashed separately, in any order and by any thread. The file's hash follows from
+//! theirs.
 
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
-/// Bytes of a block, but for a file's last.
+/// Length of a block, except for a file's last one.
 pub(super) const BLOCK_BYTES: u64 = 16 << 20;
 
-/// Hash of a block: of a file of one block the file's hash, otherwise that of a subtree.
+/// Hash of a block. If the file has only one block, this is the file's hash, otherwise that of a
+/// subtree.
 pub(super) type BlockHash = [u8; 32];
 
 /// Hashes one block.
@@ -39,7 +41,7 @@ impl BlockHasher {
     }
 }
 
-/// Hash of a file, from those of its blocks.
+/// The hash of a file, from the hashes of its blocks.
 pub(super) fn file_hash(blocks: &[BlockHash]) -> blake3::Hash {
     match blocks {
         [] => blake3::hash(&[]),
@@ -59,8 +61,8 @@ fn subtree(blocks: &[BlockHash]) -> BlockHash {
     merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
 }
 
-/// The left side of a BLAKE3 tree has the largest power of two that leaves the right side
-/// something.
+/// Splits as BLAKE3 does: the left subtree has the largest power of two that leaves something for
+/// the right one.
 fn split(blocks: &[BlockHash]) -> (&[BlockHash], &[BlockHash]) {
     blocks.split_at(blocks.len().next_power_of_two() / 2)
 }

@@ -1,7 +1,7 @@
-//! The receiver's directory, which nothing that a sender says leads out of.
+//! The receiver's directory. Nothing that a sender sends can lead out of it.
 //!
 //! Every path is walked from the directory's own descriptor, component by component, without
-//! following links, so that neither a name nor a link that lies there already can lead elsewhere.
+//! following links. Therefore neither a name nor an existing link can lead elsewhere.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,7 +23,7 @@ use super::filter::Filter;
 use super::message::{Entry, MAX_PATH, Timestamp};
 use super::{partial, xattr};
 
-/// Deepest nesting that is taken.
+/// Maximum nesting depth.
 const MAX_DEPTH: usize = 256;
 
 /// A directory and everything in it.
@@ -31,11 +31,11 @@ pub(super) struct Dir {
     shown: PathBuf,
     root: OwnedFd,
     pub(super) rights: Rights,
-    /// The directory used last: entries of one directory come together.
+    /// The directory used last, because entries of one directory come together.
     last: Mutex<Option<(Vec<u8>, std::sync::Arc<OwnedFd>)>>,
 }
 
-/// What may be in the place of a file.
+/// What may already exist in a file's place.
 pub(super) enum Found {
     Nothing,
     File(Stat),
@@ -44,14 +44,14 @@ pub(super) enum Found {
     Other,
 }
 
-/// What the receiver's user lets senders do.
+/// What the receiver's user allows senders to do.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rights {
-    /// Replace what exists and differs.
+    /// Replace files that exist and differ.
     pub(super) overwrite: bool,
-    /// Remove what the sender has not.
+    /// Delete files that the sender does not have.
     pub(super) delete: bool,
-    /// Give what arrives to the owners that the sender names.
+    /// Set the owners that the sender names.
     pub(super) owner: bool,
     /// Set extended attributes.
     pub(super) xattrs: bool,
@@ -65,7 +65,7 @@ impl Dir {
         Ok(Dir { shown: path.to_owned(), root, rights, last: Mutex::default() })
     }
 
-    /// What could not be done to an entry, and why.
+    /// The error if something could not be done to an entry.
     pub(super) fn why(&self, doing: &str, entry: &Entry, e: &io::Error) -> String {
         let hint = match e.kind() {
             io::ErrorKind::StorageFull => " (make room, and send the same again to go on)",
@@ -81,7 +81,7 @@ impl Dir {
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// The directory that an entry is in, and its name there.
+    /// The directory that contains an entry, and the entry's name in it.
     fn parent<'a>(&self, entry: &'a Entry) -> io::Result<(std::sync::Arc<OwnedFd>, &'a OsStr)> {
         let at = entry.path.iter().rposition(|byte| *byte == b'/');
         let (dir, name) = match at {
@@ -104,10 +104,10 @@ impl Dir {
         Ok((fd, name))
     }
 
-    /// Makes a directory, unless it is there; returns whether it did.
+    /// Creates a directory unless it exists. Returns whether it did.
     pub(super) fn make_dir(&self, entry: &Entry) -> io::Result<bool> {
         let (parent, name) = self.parent(entry)?;
-        // The receiver has to write into it, whatever it will be in the end.
+        // The receiver has to write into it, whatever its final permissions are.
         match mkdirat(&*parent, name, Mode::from_raw_mode(entry.mode & 0o777 | 0o700)) {
             Err(Errno::EXIST) => open_dir(&parent, name).map(|_| false),
             made => Ok(made.map(|()| true)?),
@@ -131,7 +131,7 @@ impl Dir {
         Ok(futimens(file, &times(entry))?)
     }
 
-    /// What is in an entry's place.
+    /// What exists in an entry's place.
     pub(super) fn find(&self, entry: &Entry) -> io::Result<Found> {
         let (parent, name) = self.parent(entry)?;
         match statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -147,32 +147,32 @@ impl Dir {
         }
     }
 
-    /// Opens the file in an entry's place, to read it.
+    /// Opens the file in an entry's place for reading.
     pub(super) fn open_file(&self, entry: &Entry) -> io::Result<File> {
         let (parent, name) = self.parent(entry)?;
         open_file(&parent, name, OFlags::RDONLY)
     }
 
-    /// Opens what is there of an entry's partial file, to read it, and the records about it.
+    /// Opens an entry's partial file and its records for reading.
     pub(super) fn open_partial(&self, entry: &Entry) -> io::Result<(File, File)> {
         let (parent, name) = self.parent(entry)?;
         let part = open_file(&parent, &partial::part_name(name), OFlags::RDONLY)?;
         Ok((part, open_file(&parent, &partial::state_name(name), OFlags::RDONLY)?))
     }
 
-    /// Opens an entry's partial file, to write it.
+    /// Opens an entry's partial file for writing.
     pub(super) fn create_part(&self, entry: &Entry) -> io::Result<File> {
         let (parent, name) = self.parent(entry)?;
         open_file(&parent, &partial::part_name(name), OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// Opens the records about an entry's partial file, to write them.
+    /// Opens the records of an entry's partial file for writing.
     pub(super) fn create_state(&self, entry: &Entry) -> io::Result<File> {
         let (parent, name) = self.parent(entry)?;
         open_file(&parent, &partial::state_name(name), OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// Puts a complete partial file in its place.
+    /// Moves a complete partial file to its final name.
     pub(super) fn publish(&self, entry: &Entry, part: &File) -> io::Result<()> {
         self.finish(part, entry)?;
         let (parent, name) = self.parent(entry)?;
@@ -183,16 +183,16 @@ impl Dir {
         }
     }
 
-    /// Gives what lies under the partial name its own, in one step.
+    /// Renames a partial file to its final name, in one step.
     fn rename(&self, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
         let part = partial::part_name(name);
         let plain = || renameat(parent, &*part, parent, name);
         let renamed = if self.rights.overwrite {
             plain()
         } else {
-            // Somebody may have made the file meanwhile.
+            // The file may have been created in the meantime.
             match renameat_with(parent, &*part, parent, name, RenameFlags::NOREPLACE) {
-                // Some file systems cannot.
+                // Some file systems do not support this.
                 Err(Errno::INVAL | Errno::NOSYS) => plain(),
                 renamed => renamed,
             }
@@ -200,8 +200,8 @@ impl Dir {
         Ok(renamed?)
     }
 
-    /// Makes a symbolic link, unless the same is there. It leads nobody anywhere: nothing here
-    /// follows links.
+    /// Creates a symbolic link, unless the same one exists. The link cannot lead a transfer
+    /// elsewhere, because nothing here follows links.
     pub(super) fn symlink(&self, entry: &Entry, target: &[u8]) -> io::Result<()> {
         let (parent, name) = self.parent(entry)?;
         if readlinkat(&*parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == target) {
@@ -210,12 +210,12 @@ impl Dir {
         let part = partial::part_name(name);
         let _ = unlinkat(&*parent, &*part, AtFlags::empty());
         symlinkat(OsStr::from_bytes(target), &*parent, &*part)?;
-        // Not every file system keeps the times of links.
+        // Not every file system stores the times of links.
         let _ = utimensat(&*parent, &*part, &times(entry), AtFlags::SYMLINK_NOFOLLOW);
         self.rename(&parent, name)
     }
 
-    /// Makes another name of a file that has arrived.
+    /// Creates another hard link to a file that has arrived.
     pub(super) fn hard_link(&self, entry: &Entry, first: &Entry) -> io::Result<()> {
         let (from, from_name) = self.parent(first)?;
         let (parent, name) = self.parent(entry)?;
@@ -232,8 +232,8 @@ impl Dir {
         self.rename(&parent, name)
     }
 
-    /// Removes what is in a directory and not in `keep`, unless the filter leaves it out; returns
-    /// the paths. If it is only asked what it would remove, it removes nothing.
+    /// Removes the entries of a directory that are not in `keep`, unless the filter excludes them.
+    /// Returns their paths. A dry run removes nothing.
     pub(super) fn remove_others(
         &self,
         entry: &Entry,
@@ -262,7 +262,7 @@ impl Dir {
     }
 }
 
-/// What is in a directory, and whether it is a directory itself.
+/// The entries of a directory, and whether each is a directory.
 fn children(dir: &OwnedFd) -> io::Result<Vec<(std::ffi::OsString, bool)>> {
     let mut found = Vec::new();
     for entry in Listing::read_from(dir)? {
@@ -279,7 +279,7 @@ fn children(dir: &OwnedFd) -> io::Result<Vec<(std::ffi::OsString, bool)>> {
     Ok(found)
 }
 
-/// Removes a file, or a directory with what is in it. Links are removed and not followed.
+/// Removes a file, or a directory and its contents. Links are removed, not followed.
 fn remove(parent: &OwnedFd, name: &OsStr, is_dir: bool, depth: usize) -> io::Result<()> {
     if !is_dir {
         return Ok(unlinkat(parent, name, AtFlags::empty())?);
@@ -300,7 +300,7 @@ fn times(entry: &Entry) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-/// Whether a sender's path may be used at all; says why not.
+/// Checks whether a sender's path is acceptable at all. The error says why not.
 pub(super) fn check_path(path: &[u8]) -> Result<(), &'static str> {
     if path.is_empty() || path.len() > MAX_PATH {
         return Err("it is empty or too long");
@@ -327,7 +327,7 @@ fn open_dir(parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
 }
 
 fn open_file(parent: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<File> {
-    // Something that is no file, a pipe say, must not hold us up.
+    // Opening something that is not a file, such as a pipe, must not block.
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
     if file.metadata()?.is_file() {

@@ -1,16 +1,16 @@
-//! Entries that a transfer leaves out, and why: the rest goes on.
+//! Entries that a transfer leaves out, and the reasons. The rest of the transfer continues.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::message::{LeftOut, MAX_FAILURES, MAX_REASON};
 
-/// By their index in the tree.
+/// Reasons by index of the entry in the tree.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Mutex<BTreeMap<usize, String>>);
 
 impl Failures {
-    /// Leaves an entry out; the first reason stays.
+    /// Leaves an entry out. The first reason stays.
     pub(super) fn add(&self, entry: usize, why: impl Into<String>) {
         self.lock().entry(entry).or_insert_with(|| shorten(why.into()));
     }
@@ -23,12 +23,12 @@ impl Failures {
         self.lock().is_empty()
     }
 
-    /// All of them, in the order of the tree.
+    /// All failures, in the order of the tree.
     pub(super) fn list(&self) -> Vec<(usize, String)> {
         self.lock().iter().map(|(entry, why)| (*entry, why.clone())).collect()
     }
 
-    /// Those for which `told` says no, in messages of bounded length.
+    /// Failures for which `told` returns false, in messages of bounded length.
     pub(super) fn batches(&self, told: impl Fn(usize) -> bool) -> Vec<Vec<LeftOut>> {
         let all: Vec<LeftOut> = self
             .list()
@@ -39,7 +39,7 @@ impl Failures {
         all.chunks(MAX_FAILURES).map(<[LeftOut]>::to_vec).collect()
     }
 
-    /// Takes over what the peer leaves out; `None` if that makes no sense.
+    /// Adds the peer's failures. Returns `None` if they are invalid.
     pub(super) fn hear(&self, left_out: Vec<LeftOut>, entries: usize) -> Option<()> {
         for LeftOut { entry, why } in left_out {
             let entry = entry as usize;
@@ -56,7 +56,7 @@ impl Failures {
     }
 }
 
-/// A reason that fits.
+/// Shortens a reason so that it fits.
 fn shorten(mut why: String) -> String {
     while why.len() > MAX_REASON {
         why.pop();

@@ -1,4 +1,4 @@
-//! Reading blocks of files.
+//! Reads blocks of files.
 
 use std::fs::File;
 use std::io;
@@ -6,10 +6,11 @@ use std::os::unix::fs::FileExt;
 
 use super::digest::{BLOCK_BYTES, BlockHash, BlockHasher};
 
-/// Bytes that are read, hashed and passed on at a time: they stay in the cache between the steps.
+/// Bytes that are read, hashed and passed on at a time, so that they stay in the cache between
+/// these steps.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
 
-/// Reads a block piece by piece, hands each piece to `take` with its place in the block, and
+/// Reads a block piece by piece, passes each piece to `take` with its offset in the block, and
 /// returns the block's hash.
 pub(super) fn read_block(
     file: &File,
@@ -32,7 +33,7 @@ pub(super) fn read_block(
     Ok(hasher.finish())
 }
 
-/// Hash of a block.
+/// The hash of a block.
 pub(super) fn hash_block(
     file: &File,
     offset: u64,

@@ -1,16 +1,17 @@
-//! Which paths are sent: `--exclude` and `--include`.
+//! Selects the paths to send: `--exclude` and `--include`.
 //!
-//! A pattern with a slash inside or in front is matched against the whole path from the named
-//! directory on, one without against the last component. `*` and `?` match within a component, `**`
-//! across components, `[a-z]` one character, and a slash at the end directories only.
+//! A pattern that starts with a slash or contains one is matched against the whole path from the
+//! named directory on. Other patterns are matched against the last component. `*` and `?` match
+//! within a component, `**` across components, `[a-z]` one character. A pattern that ends in a
+//! slash matches directories only.
 
 use serde::{Deserialize, Serialize};
 
-/// Patterns at most, and bytes of each: they go to the receiver.
+/// Maximum number of patterns, and maximum length of each, because they are sent to the receiver.
 const MAX_PATTERNS: usize = 128;
 const MAX_PATTERN: usize = 256;
 
-/// Patterns of what is left out, and of what is not.
+/// Patterns of entries to leave out, and of exceptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Filter {
     exclude: Vec<String>,
@@ -24,7 +25,7 @@ impl Filter {
         Ok(filter)
     }
 
-    /// Whether it is one that a sender may send.
+    /// Checks whether a sender may send this filter.
     pub(super) fn check(&self) -> Result<(), String> {
         let count = self.exclude.len() + self.include.len();
         if count > MAX_PATTERNS {
@@ -46,7 +47,8 @@ impl Filter {
         }
     }
 
-    /// Whether an entry is left out. `path` begins with the name of what the user named.
+    /// Whether an entry is left out. `path` begins with the last component of the path that the
+    /// user named.
     pub(super) fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|p| matches(p, path, is_dir));
         any(&self.exclude) && !any(&self.include)
@@ -62,7 +64,7 @@ fn matches(pattern: &str, path: &[u8], is_dir: bool) -> bool {
         return false;
     }
     if let Some(anchored) = pattern.strip_prefix('/') {
-        // From the named directory on: its own name is not part of it.
+        // Match from the named directory on, without the directory's own name.
         let inner = path.iter().position(|byte| *byte == b'/').map_or(path, |at| &path[at + 1..]);
         return glob(anchored.as_bytes(), inner);
     }
@@ -77,11 +79,11 @@ fn matches(pattern: &str, path: &[u8], is_dir: bool) -> bool {
     glob(pattern.as_bytes(), name)
 }
 
-/// Matches all of a text. The last star is what is gone back to, so that time is bounded by the
-/// product of the lengths; `**` may take slashes, and a single star does not.
+/// Matches a whole text. A mismatch returns only to the last star, so the time is bounded by the
+/// product of the lengths. `**` also matches slashes, and a single star does not.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Where to go on after a single and after a double star, and what they have taken.
+    // Where to continue after a single and a double star, and how much text they have matched.
     let mut star: Option<(usize, usize)> = None;
     let mut double: Option<(usize, usize)> = None;
     loop {
@@ -107,7 +109,7 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
             None if t == text.len() => return true,
             _ => {}
         }
-        // It does not fit: a star takes one more.
+        // Mismatch: a star matches one more byte.
         match (star, double) {
             (Some((after, taken)), _) if taken < text.len() && text[taken] != b'/' => {
                 star = Some((after, taken + 1));
@@ -123,7 +125,7 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Bytes of the pattern that match this byte.
+/// The length of the pattern's first item, if it matches this byte.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern[0] {
         b'?' => (byte != b'/').then_some(1),
@@ -133,7 +135,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// `[abc]`, `[a-z]` and `[!abc]`; a bracket without an end is itself.
+/// Matches `[abc]`, `[a-z]` and `[!abc]`. A bracket that is not closed stands for itself.
 fn class(pattern: &[u8], byte: u8) -> Option<usize> {
     let Some(end) = pattern.iter().skip(2).position(|b| *b == b']').map(|at| at + 2) else {
         return (byte == b'[').then_some(1);

@@ -1,7 +1,9 @@
-//! One sender, many receivers: what any of them lacks goes to all of them, once, over a group.
+//! One sender, many receivers: a block that any of them lacks goes to all of them, once, over a
+//! group.
 //!
-//! The conversation with each receiver is a thread's ([`attend`]); the main thread decides what is
-//! moved, and when a receiver is done with. One that fails is named, and the others go on.
+//! Each receiver has a thread for its control connection ([`attend`]). The main thread decides what
+//! is moved, and when a receiver is finished. If a receiver fails, it is named in the report, and
+//! the others continue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,19 +30,19 @@ use super::tree::Segments;
 use crate::interrupt;
 use crate::nic_name::NicName;
 
-/// Segments that receivers may ask for again: each of the others has receives for so many that it
-/// needs no more.
+/// Maximum number of segments that receivers may request again. The other receivers do not need
+/// these segments, but have enough posted receives to take this many.
 const MAX_AGAIN: u64 = SLOTS as u64 - 1;
 
-/// What one receiver has to say.
+/// A report from one receiver's thread.
 enum Word {
-    /// It has said what it has: the hashes of those blocks.
+    /// The hashes of the blocks that it has.
     Standing(Vec<Option<BlockHash>>),
-    /// A segment arrived other than it was sent.
+    /// A segment arrived damaged.
     Again(u32),
-    /// Everything is in its place.
+    /// It has received everything.
     Complete { digest: BlockHash, removed: Vec<String> },
-    /// It is gone, or has given up.
+    /// It has disconnected or given up.
     Failed(String),
 }
 
@@ -49,20 +51,20 @@ type News = Event<(usize, Word)>;
 /// A receiver, as the main thread sees it.
 struct Member {
     host: String,
-    /// What it cannot take.
+    /// Entries that it cannot take.
     failures: Arc<Failures>,
-    /// How to end the conversation: the reason, if it failed.
+    /// Ends the conversation; with the reason, if the receiver failed.
     verdict: Option<Sender<Result<(), String>>>,
-    /// What became of it, once that is known.
+    /// The receiver's result, once it is known.
     outcome: Option<Result<Vec<String>, String>>,
-    /// What it has, once it has said so.
+    /// The blocks that it has, once it has reported them.
     standing: Option<Vec<Option<BlockHash>>>,
 }
 
-/// Where all that are left are talked to.
+/// Senders to all remaining receivers.
 type Outgoing = Mutex<Vec<Option<SyncSender<Message>>>>;
 
-/// Sends a tree to all receivers at the other ends of these channels.
+/// Sends a tree to the receivers on these channels.
 pub(super) fn send(
     args: &SendArgs,
     source: &Source,
@@ -77,7 +79,7 @@ pub(super) fn send(
     let session = connect(args, source, filter, &hosts, &mut channels)?;
     let mut controls = Vec::with_capacity(channels.len());
     for channel in channels {
-        // It may read for hours what it has already.
+        // No timeout: the receiver may spend hours reading what it already has.
         controls.push(Control::start(channel, "receiver", None)?);
     }
     let outgoing = controls.iter().map(|control| Some(control.sender())).collect();
@@ -109,7 +111,7 @@ pub(super) fn send(
     })
 }
 
-/// Greets everybody and connects the group.
+/// Greets all receivers and connects the group.
 fn connect(
     args: &SendArgs,
     source: &Source,
@@ -122,7 +124,7 @@ fn connect(
         None => NicName::Addr(channels[0].local_addr()?.ip().to_canonical()),
     };
     let nic = Nic::open(&name, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
-    // A group's packets leave by one lane.
+    // A group's packets use one lane.
     let mut hello = hello(args, source, filter, &nic);
     (hello.lanes, hello.group) = (1, true);
     let greeting = postcard::to_stdvec(&hello)?;
@@ -138,7 +140,7 @@ fn connect(
     nic.connect_group(channels, agreed, args.speed())
 }
 
-/// The conversation with one receiver, from the list to its end.
+/// The conversation with one receiver, from the list to the end.
 fn attend(
     source: &Source,
     control: &Control,
@@ -184,7 +186,7 @@ fn attend(
     }
 }
 
-/// Everybody.
+/// All receivers, as the main thread sees them.
 struct Fleet<'a> {
     args: &'a SendArgs,
     source: &'a Source,
@@ -219,8 +221,8 @@ impl Fleet<'_> {
         Ok(report)
     }
 
-    /// Waits until everybody has said what it has. Those that have are told that others are waited
-    /// for.
+    /// Waits until all receivers have reported what they have. Those that have done so are told
+    /// that the sender waits for others.
     fn hear_standings(&mut self) -> Result<(), Failure> {
         let (mut told, mut times) = (Instant::now(), 0);
         while self.members.iter().any(|m| m.outcome.is_none() && m.standing.is_none()) {
@@ -236,7 +238,7 @@ impl Fleet<'_> {
                 let outgoing = lock(&self.outgoing);
                 let waiting = outgoing.iter().zip(&self.members);
                 for (to, _) in waiting.filter(|(_, member)| member.standing.is_some()) {
-                    // One that hears nothing now hears something the next time.
+                    // If this message is dropped, the next one will do.
                     to.iter().for_each(|to| drop(to.try_send(Message::Checked(times))));
                 }
             }
@@ -257,16 +259,16 @@ impl Fleet<'_> {
         ReceiverReport { host: member.host.clone(), left_out: left_out.collect(), removed, error }
     }
 
-    /// The next event, if there is one soon, unless the user ends it.
+    /// The next event, if one comes soon. Fails if the user interrupts the program.
     fn poll(&self) -> Result<Option<News>, Failure> {
         if interrupt::asked().is_some() {
             return Err(Box::new(Interrupted::by_the_senders_user()));
         }
-        // This end holds a sender itself, so there is always one.
+        // This end holds a sender itself, so the channel never closes.
         Ok(self.events.recv_timeout(LOOK_EVERY).ok())
     }
 
-    /// Whether somebody lacks a block and takes its file.
+    /// Whether some receiver lacks a block and has not left out its file.
     fn is_moved(&self, block: u32) -> bool {
         let entry = self.source.tree.place(block).entry;
         let lacks = |member: &Member| {
@@ -276,12 +278,12 @@ impl Fleet<'_> {
         self.members.iter().any(lacks)
     }
 
-    /// The hash of a block that somebody has, as this end has computed it.
+    /// The hash of a block that some receiver has, as computed at this end.
     fn known_hash(&self, block: u32) -> Option<BlockHash> {
         self.members.iter().find_map(|m| m.standing.as_ref().and_then(|has| has[block as usize]))
     }
 
-    /// Tells everybody which blocks are moved, in messages of bounded length.
+    /// Tells all receivers which blocks are moved, in messages of bounded length.
     fn announce(&self, blocks: u32) {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         for block in (0..blocks).filter(|block| self.is_moved(*block)) {
@@ -296,7 +298,7 @@ impl Fleet<'_> {
         tell_all(&self.outgoing, &Message::EndOfMoving);
     }
 
-    /// Goes on without a receiver. If nobody is left, nothing is.
+    /// Continues without a receiver. Fails if no receiver is left.
     fn lose(&mut self, index: usize, why: String) -> Result<(), Failure> {
         if self.members[index].outcome.is_some() {
             return Ok(());
@@ -313,25 +315,25 @@ impl Fleet<'_> {
         Err(format!("no receiver is left: {}", all.collect::<Vec<_>>().join("; ")).into())
     }
 
-    /// A receiver is done with, one way or the other. Those that are left get no further copies for
-    /// it.
+    /// Finishes with a receiver, whether it succeeded or failed. The remaining ones no longer get
+    /// segments on its behalf.
     fn part(&mut self, index: usize, outcome: Result<Vec<String>, String>) {
         let member = &mut self.members[index];
         if let Some(verdict) = member.verdict.take() {
-            // Its thread has ended if it was the one to fail.
+            // If the receiver's own thread reported the failure, that thread has ended.
             let _ = verdict.send(outcome.as_ref().map(|_| ()).map_err(Clone::clone));
         }
         let to = lock(&self.outgoing).get_mut(index).and_then(Option::take);
         if let (Some(to), Err(why)) = (to, &outcome) {
-            // If it lives, it ends the conversation, and so its thread.
+            // If the receiver is alive, it ends the conversation, and thereby its thread.
             let _ = to.try_send(Message::Abort(why.clone()));
         }
         member.outcome = Some(outcome);
-        // The last one stays: nobody writes any more.
+        // The last receiver cannot be evicted, but nothing is written any more.
         let _ = self.session.qp.evict(index);
     }
 
-    /// Lets everybody go that is still there.
+    /// Releases all receivers that are still there.
     fn end(&mut self, outcome: &Result<Report, Failure>) {
         let why = outcome.as_ref().err().map_or_else(String::new, ToString::to_string);
         for index in 0..self.members.len() {
@@ -344,10 +346,10 @@ impl Fleet<'_> {
 }
 
 fn tell_all(outgoing: &Outgoing, message: &Message) {
-    // Not under the lock: a receiver may be slow to hear.
+    // Do not hold the lock: a receiver may be slow to read.
     let all: Vec<_> = lock(outgoing).iter().flatten().cloned().collect();
     for one in all {
-        // One that is gone is missed by its own thread.
+        // If a receiver is gone, its own thread notices.
         let _ = one.send(message.clone());
     }
 }
@@ -356,13 +358,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Segments on their way out.
+/// The segments to send.
 struct Outbound<'a, 'f> {
     fleet: &'a mut Fleet<'f>,
     segments: &'a Segments,
     failures: &'a Failures,
     scheme: usize,
-    /// Segments to be read.
+    /// Segments that wait to be read.
     waiting: VecDeque<u32>,
     free: Vec<usize>,
     /// What each write carries: slot, bytes, segment.
@@ -392,7 +394,8 @@ impl<'a, 'f> Outbound<'a, 'f> {
         })
     }
 
-    /// Sends everything, until nobody is waited for; returns how many segments were sent again.
+    /// Sends everything, until no receiver is left to wait for. Returns how many segments were sent
+    /// again.
     fn run(mut self, hashes: &mut [Option<BlockHash>]) -> Result<u64, Failure> {
         let (jobs, queue) = mpsc::channel();
         let (queue, hashes, stop) = (Mutex::new(queue), Mutex::new(hashes), AtomicBool::new(false));
@@ -423,7 +426,7 @@ impl<'a, 'f> Outbound<'a, 'f> {
         })
     }
 
-    /// Hands out work until every receiver has everything, or has failed.
+    /// Distributes work until every receiver has everything or has failed.
     fn coordinate(
         &mut self,
         jobs: &Sender<Job>,
@@ -435,7 +438,7 @@ impl<'a, 'f> Outbound<'a, 'f> {
                     self.free.push(slot);
                     break;
                 };
-                // Its threads live as long as this does.
+                // The threads live as long as this channel.
                 let _ = jobs.send(Job { segment, slot });
             }
             match self.fleet.poll()? {
@@ -491,8 +494,8 @@ impl<'a, 'f> Outbound<'a, 'f> {
         Ok(())
     }
 
-    /// A segment is everywhere; or it failed because of one receiver, and is sent again to the
-    /// others.
+    /// Handles a finished write: all receivers have the segment, or it failed because of one
+    /// receiver and is sent again to the others.
     fn written(&mut self, event: ReliableEvent) -> Result<(), Failure> {
         let ReliableEvent::Written { id, result } = event else { return Ok(()) };
         let Some((slot, bytes, segment)) = self.writes.remove(&id) else { return Ok(()) };

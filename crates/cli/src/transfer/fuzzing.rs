@@ -1,4 +1,4 @@
-//! What a receiver does with a sender's words, without a sender.
+//! Fuzzes how a receiver handles a sender's messages, without a sender.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::partial;
 use super::store::Store;
 use super::tree::Segments;
 
-/// A directory that is removed at the end.
+/// A directory that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,7 +33,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Messages that come one behind the other.
+/// Consecutive messages in one input.
 struct Messages<'a>(&'a [u8]);
 
 impl Iterator for Messages<'_> {
@@ -46,8 +46,8 @@ impl Iterator for Messages<'_> {
     }
 }
 
-/// Plays a sender's messages up to the end of a transfer of few bytes. Nothing appears outside of
-/// the receiver's directory.
+/// Replays a sender's messages up to the end of a transfer of a few bytes. Nothing may appear
+/// outside the receiver's directory.
 pub fn recv(input: &[u8]) {
     let _ = postcard::from_bytes::<Hello>(input);
     let Some((options, mut messages)) = input.split_first().map(|(o, m)| (*o, Messages(m))) else {
@@ -57,7 +57,7 @@ pub fn recv(input: &[u8]) {
     let bit = |n: u8| options >> n & 1 != 0;
     let rights = Rights { overwrite: bit(0), delete: bit(1), owner: false, xattrs: bit(2) };
     let Ok(dir) = Dir::open(&scratch.0.join("into"), rights) else { return };
-    // A directory is not entered where that is all that happens, which is most of the time.
+    // Most inputs are rejected before the transfer enters a directory, which is fine.
     let _ = transfer(&dir, bit(3), &mut messages);
     let outside = std::fs::read_dir(&scratch.0).map_or(1, Iterator::count);
     assert_eq!(outside, 1, "something was made outside of the directory");
@@ -121,7 +121,7 @@ fn transfer(dir: &Dir, dry_run: bool, messages: &mut Messages<'_>) -> Option<()>
     Some(())
 }
 
-/// Matches a path against a pattern, which a zero byte divides.
+/// Matches a path against a pattern; a zero byte separates the two.
 pub(crate) fn pattern(input: &[u8]) {
     let mut parts = input.splitn(2, |byte| *byte == 0);
     let (Some(pattern), Some(path)) = (parts.next(), parts.next()) else { return };

@@ -1,4 +1,4 @@
-//! The sender's list of files and directories, checked as it comes.
+//! The sender's list of files and directories, checked as it arrives.
 
 use std::mem::size_of;
 
@@ -8,12 +8,12 @@ use super::message::{Entry, Kind, MAX_PATH};
 use super::tree::Tree;
 use super::xattr;
 
-/// Memory for one list at most, which holds about two million files.
+/// Maximum memory for one list, enough for about two million files.
 const MAX_BYTES: usize = 256 << 20;
-/// Beside its path, what an entry takes here and in the tables that are made of it.
+/// Memory of an entry without its path, here and in the tables made from it.
 const ENTRY_BYTES: usize = size_of::<Entry>() + 64;
 
-/// What has come of a list.
+/// The part of a list that has arrived.
 #[derive(Default)]
 pub(super) struct List {
     tree: Tree,
@@ -21,7 +21,7 @@ pub(super) struct List {
 }
 
 impl List {
-    /// Takes an entry, unless no honest sender would send it, or there are too many.
+    /// Adds an entry. Fails if no honest sender would send it, or if there are too many.
     pub(super) fn push(&mut self, entry: Entry) -> Result<(), Failure> {
         if let Err(why) = check_path(&entry.path) {
             return Err(format!("the path {:?} is refused: {why}", entry.name()).into());
@@ -47,7 +47,7 @@ impl List {
         self.tree.push(entry).ok_or_else(|| "this is more than one transfer can carry".into())
     }
 
-    /// Whether links lead to something that can be, and attributes are users'.
+    /// Checks that a link's target is possible, and that attributes are user attributes.
     fn check_kind(&self, entry: &Entry) -> Result<(), &'static str> {
         match &entry.kind {
             Kind::Symlink(target) if target.is_empty() || target.len() > MAX_PATH => {
@@ -63,7 +63,7 @@ impl List {
         }
     }
 
-    /// The list is complete: no path may come twice.
+    /// Completes the list: no path may occur twice.
     pub(super) fn finish(self) -> Result<Tree, Failure> {
         let mut paths: Vec<&[u8]> =
             self.tree.entries().iter().map(|entry| &entry.path[..]).collect();

@@ -1,8 +1,9 @@
-//! What the two ends tell each other beside the data.
+//! The messages of the control connection next to the data.
 //!
-//! The sender greets and lists its tree; the receiver claims the blocks that it has; the sender
-//! says which claims do not hold. Then blocks flow, each segment with its hashes. In the end the
-//! receiver says what it has, and the sender whether that is what it sent.
+//! The sender greets the receiver and lists its tree. The receiver claims the blocks that it has,
+//! and the sender denies the claims that do not hold. Then blocks flow, and the sender sends the
+//! hashes of each segment. At the end the receiver reports what it has, and the sender confirms
+//! that this is what it sent.
 
 use std::net::IpAddr;
 
@@ -11,50 +12,51 @@ use serde::{Deserialize, Serialize};
 use super::digest::BlockHash;
 use super::filter::Filter;
 
-/// Of this exchange; both ends must have the same.
+/// Version of this protocol; both ends must have the same.
 pub(super) const VERSION: u32 = 7;
-/// Claims in one message: well below what a setup message can carry.
+/// Claims in one message: well below the limit of a setup message.
 pub(super) const MAX_CLAIMS: usize = 1024;
-/// Bytes of entries in one message, about.
+/// Approximate bytes of entries in one message.
 pub(super) const ENTRIES_BYTES: usize = 32 << 10;
-/// Bytes of entries in the first message, at most: patterns need room there too.
+/// Maximum bytes of entries in the first message, which needs room for patterns too.
 pub(super) const FIRST_ENTRIES_BYTES: usize = 8 << 10;
-/// Longest path that is sent or taken.
+/// The longest path that is sent or accepted.
 pub(super) const MAX_PATH: usize = 4096;
-/// Bytes of one entry's extended attributes, names and values together.
+/// Maximum bytes of one entry's extended attributes, names and values together.
 pub(super) const MAX_XATTR_BYTES: usize = 16 << 10;
-/// Entries in one message that says why they are left out, and bytes of each reason.
+/// Maximum number of entries in one [`Message::LeftOut`], and maximum bytes of each reason.
 pub(super) const MAX_FAILURES: usize = 64;
 pub(super) const MAX_REASON: usize = 512;
 
-/// What the sender says first.
+/// The sender's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) version: u32,
     pub(super) scheme: String,
-    /// Path MTU in bytes that its NIC carries.
+    /// Path MTU of its NIC, in bytes.
     pub(super) mtu: u32,
     /// Lanes of its NIC.
     pub(super) lanes: u16,
-    /// No segment will be longer than this.
+    /// Maximum length of a segment.
     pub(super) segment_bytes: u32,
-    /// Say what would happen, and do nothing.
+    /// Report what would happen, and change nothing.
     pub(super) dry_run: bool,
-    /// Remove what the sender has not, in directories that it sends.
+    /// Delete what the sender does not have, in directories that it sends.
     pub(super) delete: bool,
-    /// What the sender leaves out, which is not removed either.
+    /// What the sender excludes. This is not deleted either.
     pub(super) filter: Filter,
-    /// There are other receivers. What any of them lacks goes to all.
+    /// There are other receivers. A block that any of them lacks goes to all.
     pub(super) group: bool,
-    /// Its queue pair, made as if the receiver's NIC were like its own. To a group none is offered.
+    /// The sender's queue pair, created for a receiver with a NIC like its own. A group gets no
+    /// offer.
     pub(super) offer: Option<Offer>,
-    /// The beginning of the tree.
+    /// The first part of the tree.
     pub(super) entries: Vec<Entry>,
-    /// The rest of it follows.
+    /// Whether more of the tree follows.
     pub(super) has_more_entries: bool,
 }
 
-/// A queue pair, for the end that connects to it.
+/// A queue pair to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
     pub(super) addr: IpAddr,
@@ -62,31 +64,31 @@ pub(super) struct Offer {
     pub(super) info: Vec<u8>,
 }
 
-/// What the receiver answers, if it does not refuse.
+/// The receiver's response, if it does not refuse.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     pub(super) mtu: u32,
-    /// Lanes that carry the blocks together: no more than either end has.
+    /// Number of lanes that carry the blocks: no more than either end has.
     pub(super) lanes: u16,
-    /// Its queue pair, which is connected to the one that was offered. If there is none, that did
-    /// not fit, and both ends make others and exchange them.
+    /// The receiver's queue pair, connected to the offered one. If there is none, the offer did not
+    /// fit, and both ends create and exchange new ones.
     pub(super) offer: Option<Offer>,
 }
 
 /// A file, a directory or a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// From the receiver's directory, components separated by slashes; any bytes, as file systems
-    /// have them.
+    /// Path relative to the receiver's directory, with components separated by slashes. It may
+    /// contain any bytes that file systems allow.
     pub(super) path: Vec<u8>,
     pub(super) kind: Kind,
     /// Permission bits.
     pub(super) mode: u32,
     /// Modification time since the epoch.
     pub(super) mtime: Timestamp,
-    /// User and group, if the sender was asked to tell.
+    /// User and group, if the sender was asked to send them.
     pub(super) owner: Option<(u32, u32)>,
-    /// Extended attributes of users, if the sender was asked to tell.
+    /// User extended attributes, if the sender was asked to send them.
     pub(super) xattrs: Vec<Xattr>,
 }
 
@@ -97,30 +99,30 @@ pub(super) struct Xattr {
     pub(super) value: Vec<u8>,
 }
 
-/// A point in time as file systems keep it.
+/// A point in time, as in file systems.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Timestamp {
     pub(super) secs: i64,
     pub(super) nanos: u32,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     Directory,
-    /// A file of so many bytes. One that is sparse at the sender has holes where it is zero.
+    /// A file of this length. If it is sparse at the sender, runs of zeros become holes.
     File {
         bytes: u64,
         sparse: bool,
     },
-    /// A symbolic link, and what it says.
+    /// A symbolic link, and its target.
     Symlink(Vec<u8>),
-    /// Another name of an entry before it, by its index.
+    /// Another name of an earlier entry, given by its index.
     HardLink(u32),
 }
 
 impl Entry {
-    /// Bytes of a file; nothing else has any.
+    /// Bytes of a file; 0 for everything else.
     pub(super) fn bytes(&self) -> u64 {
         match self.kind {
             Kind::File { bytes, .. } => bytes,
@@ -136,7 +138,7 @@ impl Entry {
         matches!(self.kind, Kind::Directory)
     }
 
-    /// For people.
+    /// The name as text.
     pub(super) fn name(&self) -> String {
         String::from_utf8_lossy(&self.path).into_owned()
     }
@@ -145,7 +147,7 @@ impl Entry {
 /// A block that the receiver has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
-    /// Its number in the tree.
+    /// Number of the block in the tree.
     pub(super) block: u32,
     pub(super) hash: BlockHash,
 }
@@ -157,46 +159,48 @@ pub(super) struct LeftOut {
     pub(super) why: String,
 }
 
-/// Whatever either end says after the greeting.
+/// The messages of either end after the greeting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Nothing, but it is alive.
+    /// Keep-alive.
     Alive,
     /// Sender: a part of the tree.
     Entries(Vec<Entry>),
-    /// Sender: that was all of it.
+    /// Sender: end of the tree.
     EndOfEntries,
-    /// Receiver: blocks it has.
+    /// Receiver: blocks that it has.
     Claims(Vec<Claim>),
-    /// Receiver: those were all. If there were none, nothing can be denied, and it gets ready.
+    /// Receiver: end of its claims. If there were none, nothing can be denied, and the receiver
+    /// continues.
     EndOfClaims,
-    /// Sender: so many claimed blocks were compared. For who waits while large files are read.
+    /// Sender: the number of claimed blocks compared so far. It shows waiting receivers that there
+    /// is progress while large files are read.
     Checked(u32),
-    /// Sender: claimed blocks that are not those of its files.
+    /// Sender: claimed blocks that differ from its files.
     Denied(Vec<u32>),
-    /// Sender: those were all; both ends know now what is to be moved.
+    /// Sender: end of its denials. Both ends now know what to move.
     EndOfDenied,
     /// Receiver: entries that it cannot take.
     LeftOut(Vec<LeftOut>),
-    /// Receiver of a group: the sender knows now what it has, and what it leaves out.
+    /// Receiver of a group: it has reported everything that it has and that it leaves out.
     Standing,
-    /// Sender to a group: blocks that some receiver lacks, from the first to one below the second
-    /// of each pair.
+    /// Sender to a group: blocks that some receiver lacks, as pairs of a first block and an
+    /// exclusive end.
     Moving(Vec<(u32, u32)>),
-    /// Sender to a group: those were all.
+    /// Sender to a group: end of these blocks.
     EndOfMoving,
-    /// Receiver: it agrees, and has posted its receives: so many, as each lane counts them.
+    /// Receiver: it agrees, and has posted this many receives on each lane.
     Ready { posted: Vec<u64> },
-    /// Sender: hashes of a segment's blocks, and those of the blocks that it could not read.
+    /// Sender: hashes of a segment's blocks, and the blocks that it could not read.
     Hashes { segment: u32, hashes: Vec<BlockHash>, unread: Vec<u32> },
-    /// Receiver: a segment arrived other than it was sent.
+    /// Receiver: a segment arrived damaged.
     Again { segment: u32 },
-    /// Receiver: paths that it has removed, or would remove.
+    /// Receiver: paths that it has deleted, or would delete.
     Removed(Vec<Vec<u8>>),
-    /// Receiver: everything is in its place; the hash of all files' hashes.
+    /// Receiver: all files are complete; the hash of all files' hashes.
     Complete { digest: BlockHash },
-    /// Sender: so it is.
+    /// Sender: confirms the digest.
     Agreed,
-    /// Either: it gives up, and why.
+    /// Either end: it gives up, with the reason.
     Abort(String),
 }

@@ -1,4 +1,4 @@
-//! How far a transfer is: a bar for people, lines for logs, events for programs.
+//! The progress of a transfer: a bar for terminals, lines for logs, events for programs.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,17 @@ use serde_json::json;
 
 use crate::output;
 
-/// How often it is told.
+/// How often progress is reported.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What the user wants to see while it runs.
+/// The user's choice of output during a transfer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Show {
-    /// Lines on stderr, also without a terminal.
+    /// Lines on stderr, even without a terminal.
     pub(super) lines: bool,
     /// Events as JSON on stdout.
     pub(super) json: bool,
-    /// Nothing but errors.
+    /// Only errors.
     pub(super) quiet: bool,
 }
 
@@ -43,7 +43,7 @@ impl Meter {
         Meter { show, verb, bar, total, moved: 0, started: now, told: now }
     }
 
-    /// So much more has been moved.
+    /// Adds bytes that have been moved.
     pub(super) fn add(&mut self, bytes: u64) {
         self.moved += bytes;
         self.bar.inc(bytes);

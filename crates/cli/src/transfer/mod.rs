@@ -1,13 +1,12 @@
 //! `bowline send` and `bowline recv`: files and directories over a reliable queue pair.
 //!
-//! A file is cut into blocks of 16 MiB, and blocks, those of small files together, make the
-//! messages that the queue pair moves ([`tree`]). Reading, hashing and writing go on in threads
-//! beside it; the main thread of each end only decides ([`sender`], [`receiver`]). Names and hashes
-//! go over the TCP connection that set the queue pair up ([`message`], [`control`]), after the ends
-//! have got to know each other ([`crate::peers`], [`serve`]). What a sender says leads nowhere but
-//! into the receiver's directory ([`dir`]), and what an interrupted transfer has left is hashed
-//! before it is built upon ([`store`], [`partial`]). An entry that cannot be taken is left out
-//! ([`failures`]).
+//! A file is cut into blocks of 16 MiB. Each message of the queue pair carries one block, or
+//! several blocks of small files ([`tree`]). Threads read, hash and write; the main thread of each
+//! end only coordinates ([`sender`], [`receiver`]). Names and hashes travel over the TCP connection
+//! that set up the queue pair ([`message`], [`control`]), after the ends have authenticated each
+//! other ([`crate::peers`], [`serve`]). Whatever a sender sends, the receiver writes only inside
+//! its directory ([`dir`]). It hashes what an interrupted transfer has left before it relies on it
+//! ([`store`], [`partial`]). An entry that cannot be transferred is left out ([`failures`]).
 
 mod args;
 mod control;
@@ -54,10 +53,10 @@ use crate::{interrupt, output, peers};
 /// Exit status of a transfer that left something out.
 const LEFT_OUT: u8 = 3;
 
-/// Why a transfer failed; threads pass it on.
+/// Why a transfer failed. Threads pass it on.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Sends what the arguments name.
+/// Sends the files that the arguments name.
 pub(crate) fn send(args: &SendArgs) -> Result<ExitCode, Box<dyn Error>> {
     interrupt::watch();
     finish(try_send(args), "sent", args.show())
@@ -85,10 +84,10 @@ fn try_send(args: &SendArgs) -> Result<Report, Failure> {
     sender::send(args, &source, &options.filter, channel)
 }
 
-/// Connects to several receivers: their names, and the channels.
+/// Connects to several receivers. Returns their names and channels.
 fn reach_all(args: &SendArgs, hosts: &[Target]) -> Result<(Vec<String>, Vec<Channel>), Failure> {
     let (mut names, mut channels) = (Vec::new(), Vec::new());
-    // One that refuses is named here.
+    // A receiver that refuses is named here.
     let trust = Trust { early: false, ..args.trust() };
     for target in hosts {
         let name = target.to_string();
@@ -99,7 +98,7 @@ fn reach_all(args: &SendArgs, hosts: &[Target]) -> Result<(Vec<String>, Vec<Chan
     Ok((names, channels))
 }
 
-/// Tells the user how it ended; the exit status says so too.
+/// Reports the result to the user, also by the exit status.
 fn finish(
     outcome: Result<Report, Failure>,
     verb: &str,

@@ -1,8 +1,8 @@
-//! The records of files that are not complete: which blocks of `NAME.bowline-part` are right.
+//! Records of incomplete files: which blocks of `NAME.bowline-part` are correct.
 //!
-//! `NAME.bowline-state` is a header that says which file of the sender's it is, and a record for
-//! each block that was checked and written, added behind it. A record that a crash cut off is not
-//! looked at, and the next transfer hashes what the records speak of before it believes them.
+//! `NAME.bowline-state` starts with a header that identifies the sender's file. A record is
+//! appended for each block that was checked and written. A record that a crash truncated is
+//! ignored. The next transfer does not trust the records: it hashes the blocks first.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,25 +15,25 @@ const STATE: &[u8] = b".bowline-state";
 const MAGIC: &[u8; 8] = b"BWLNPRT1";
 const HEADER_LEN: usize = 36;
 const RECORD_LEN: usize = 36;
-/// Longest name that file systems take.
+/// The longest name that file systems allow.
 const MAX_NAME: usize = 255;
 
-/// Whether a name is one of partial files'.
+/// Whether a name is reserved for partial files.
 pub(super) fn is_reserved(name: &[u8]) -> bool {
     name.ends_with(PART) || name.ends_with(STATE)
 }
 
-/// Name of a file while it is not complete.
+/// The name of a file until it is complete.
 pub(super) fn part_name(name: &OsStr) -> OsString {
     with_suffix(name, PART)
 }
 
-/// Name of the records about it.
+/// The name of its records.
 pub(super) fn state_name(name: &OsStr) -> OsString {
     with_suffix(name, STATE)
 }
 
-/// A name that would get too long ends in its hash instead.
+/// Appends a suffix. A name that would become too long ends in its hash instead.
 fn with_suffix(name: &OsStr, suffix: &[u8]) -> OsString {
     let bytes = name.as_bytes();
     if bytes.len() + suffix.len() <= MAX_NAME {
@@ -60,7 +60,7 @@ impl Record {
     }
 }
 
-/// What a file of records begins with.
+/// The beginning of a file of records.
 pub(super) fn header(file_bytes: u64, mtime: Timestamp) -> [u8; HEADER_LEN] {
     let mut out = [0; HEADER_LEN];
     out[..8].copy_from_slice(MAGIC);
@@ -71,7 +71,7 @@ pub(super) fn header(file_bytes: u64, mtime: Timestamp) -> [u8; HEADER_LEN] {
     out
 }
 
-/// The records about a file, if they are about this one; the last for each block.
+/// The records, if they belong to this file; only the last one for each block.
 pub(super) fn records(bytes: &[u8], file_bytes: u64, mtime: Timestamp) -> Vec<Record> {
     let Some(rest) = bytes.strip_prefix(&header(file_bytes, mtime)) else { return Vec::new() };
     let blocks = file_bytes.div_ceil(BLOCK_BYTES);

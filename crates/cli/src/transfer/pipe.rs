@@ -1,7 +1,8 @@
-//! Standard input and output as one file.
+//! Treats standard input and output as one file.
 //!
-//! A transfer is of files whose length is known and which can be read again, so what comes from a
-//! pipe waits in a temporary file first, and what goes to one is checked as a whole before.
+//! A transfer needs files with a known length that can be read again. Therefore input from a pipe
+//! is stored in a temporary file first, and output to a pipe is checked as a whole before it is
+//! written.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +15,7 @@ pub(super) fn is_stdio(paths: &[PathBuf]) -> bool {
     matches!(paths, [only] if only == Path::new("-"))
 }
 
-/// A directory that is removed at the end.
+/// A directory that is removed on drop.
 pub(super) struct Spool {
     dir: PathBuf,
     file: Option<PathBuf>,
@@ -45,12 +46,12 @@ impl Spool {
         Ok(spool)
     }
 
-    /// What came from stdin, or the directory.
+    /// The file with the data from stdin, or the directory.
     pub(super) fn path(&self) -> PathBuf {
         self.file.clone().unwrap_or_else(|| self.dir.clone())
     }
 
-    /// Writes the files that have arrived to stdout, by their names.
+    /// Writes the received files to stdout, in the order of their names.
     pub(super) fn copy_to_stdout(&self) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         let entries = fs::read_dir(&self.dir)?.collect::<io::Result<Vec<_>>>()?;

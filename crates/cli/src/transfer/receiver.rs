@@ -24,8 +24,8 @@ use super::store::{Store, WriteError};
 use super::tree::{Place, Segments, Tree};
 use crate::nic_name::NicName;
 
-/// A sender that sends nothing for so long, though it says that it is alive, is given up: others
-/// want to send too. Reading a segment and sending it over the slowest link takes less.
+/// A sender that sends only keep-alives for this long is given up, because others want to send too.
+/// Reading a segment and sending it over the slowest link takes less.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Receives one tree from a sender.
@@ -45,10 +45,10 @@ pub(super) fn receive(
     Ok(report)
 }
 
-/// Hears what a sender wants, answers, and connects a queue pair with its.
+/// Reads a sender's greeting, responds, and connects a queue pair to the sender's.
 fn greet(args: &RecvArgs, dir: &Dir, channel: &mut Channel) -> Result<(Hello, Session), Failure> {
     let greeting = channel.recv()?;
-    // The address that this sender has reached.
+    // Use the address that this sender has reached.
     let name = match &args.device {
         Some(name) => name.clone(),
         None => NicName::Addr(channel.local_addr()?.ip().to_canonical()),
@@ -72,9 +72,9 @@ fn greet(args: &RecvArgs, dir: &Dir, channel: &mut Channel) -> Result<(Hello, Se
     Ok((hello, session))
 }
 
-/// What a sender says first, if it can be done.
+/// Parses a sender's first message, and checks that its request is possible.
 fn parse_hello(greeting: &[u8], dir: &Dir) -> Result<Hello, Failure> {
-    // Of other versions nothing else is known.
+    // Nothing else is known about other versions.
     let (version, _) = postcard::take_from_bytes::<u32>(greeting)?;
     if version != VERSION {
         return Err(format!(
@@ -101,8 +101,8 @@ fn agreed(hello: &Hello, lanes: u16) -> Agreed<'_> {
     }
 }
 
-/// Connects with the queue pair that a sender offers, which was made for a NIC like the sender's.
-/// None if this one has fewer lanes, shorter packets or another transport.
+/// Connects to the queue pair that a sender offers, which was created for a NIC like the sender's.
+/// Returns `None` if this NIC has fewer lanes, shorter packets or another transport.
 fn accept_offer(
     nic: &Nic,
     hello: &Hello,
@@ -179,8 +179,8 @@ fn converse(
     Ok(report)
 }
 
-/// Makes links, removes what is to go, and gives directories their times; tells the sender what was
-/// left out since it last heard of that. Returns the paths that were removed.
+/// Creates links, deletes what the sender does not have, and sets the times of directories. Tells
+/// the sender what was left out since the last such message. Returns the paths that were deleted.
 fn finish(
     store: &Store<'_>,
     hello: &Hello,
@@ -196,7 +196,7 @@ fn finish(
     }
     let late = store.failures.batches(|entry| early.contains(&entry));
     late.into_iter().for_each(|batch| control.send(Message::LeftOut(batch)));
-    // Each path is at most one that was sent and a name.
+    // Each path is at most a path that was sent plus one name.
     for batch in removed.chunks((32 << 10) / MAX_PATH) {
         control.send(Message::Removed(batch.to_vec()));
     }
@@ -225,7 +225,7 @@ fn listen_to_list(hello: &mut Hello, control: &Control) -> Result<Tree, Failure>
     }
 }
 
-/// Tells the sender which blocks are there, and drops those that are not the sender's.
+/// Tells the sender which blocks exist here, and drops those that differ from the sender's.
 fn agree_on_claims(store: &mut Store<'_>, control: &Control) -> Result<(), Failure> {
     let claims = store.claims();
     for batch in claims.chunks(MAX_CLAIMS) {
@@ -255,7 +255,7 @@ fn agree_on_claims(store: &mut Store<'_>, control: &Control) -> Result<(), Failu
     }
 }
 
-/// Which blocks go to all receivers of a group: ascending ranges.
+/// The blocks that go to all receivers of a group, as ascending ranges.
 fn hear_moving(control: &Control, blocks: u32) -> Result<Vec<(u32, u32)>, Failure> {
     let (mut ranges, mut checked): (Vec<(u32, u32)>, u32) = (Vec::new(), 0);
     loop {
@@ -270,7 +270,7 @@ fn hear_moving(control: &Control, blocks: u32) -> Result<Vec<(u32, u32)>, Failur
                     control.note_progress();
                 }
             }
-            // Others still read what they have.
+            // Other receivers are still reading what they have.
             Message::Checked(times) if times > checked => {
                 checked = times;
                 control.note_progress();
@@ -287,7 +287,7 @@ fn is_among(ranges: &[(u32, u32)], block: u32) -> bool {
     before > 0 && block < ranges[before - 1].1
 }
 
-/// Blocks that come for others, and were here before: they are not written again.
+/// Blocks that arrive for other receivers and already exist here. They are not written again.
 fn already_right(segments: &Segments, store: &Store<'_>) -> HashMap<u32, Vec<u32>> {
     let mut right = HashMap::new();
     for segment in 0..segments.len() {
@@ -300,14 +300,14 @@ fn already_right(segments: &Segments, store: &Store<'_>) -> HashMap<u32, Vec<u32
     right
 }
 
-/// Where a segment stands.
+/// The state of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// It has come so often, wrong.
+    /// It has not arrived, or arrived damaged this many times.
     Missing {
         tries: u8,
     },
-    /// A thread has it.
+    /// A thread checks it.
     Checking {
         tries: u8,
     },
@@ -319,38 +319,38 @@ struct Job {
     segment: u32,
     slot: usize,
     hashes: Vec<BlockHash>,
-    /// Blocks that were right, and written, when it came the first time.
+    /// Blocks that were correct and written when the segment arrived the first time.
     right: Vec<u32>,
 }
 
-/// Segments on their way in.
+/// The segments to receive.
 struct Inbound<'a> {
     control: &'a Control,
     session: &'a Session,
     tree: &'a Tree,
     segments: &'a Segments,
     store: &'a Store<'a>,
-    /// The slot of each receive.
+    /// The slot of each posted receive.
     posted: HashMap<RecvId, usize>,
-    /// Slots that are free, and wait for a message's number.
+    /// Free slots that wait for a message number.
     unposted: Vec<usize>,
-    /// Of segments that have not come yet, or are being checked.
+    /// Hashes of segments that have not arrived or are being checked.
     hashes: HashMap<u32, Vec<BlockHash>>,
-    /// Segments without hashes yet: their slot.
+    /// Segments that arrived before their hashes, and their slots.
     arrived: HashMap<u32, usize>,
     progress: Vec<Progress>,
-    /// Blocks that were right of segments that were not, or were there before.
+    /// Correct blocks of damaged segments, and blocks that already existed.
     right: HashMap<u32, Vec<u32>>,
-    /// There are other receivers: a segment may come although it was here.
+    /// There are other receivers, so a segment may arrive again.
     in_group: bool,
-    /// Segments that are not done.
+    /// Number of segments that are not done.
     open: u32,
     again: u64,
     meter: Meter,
 }
 
 impl Inbound<'_> {
-    /// Receives everything; puts the blocks' hashes into `hashes`.
+    /// Receives everything, and stores the blocks' hashes in `hashes`.
     fn run(&mut self, hashes: &mut [BlockHash]) -> Result<(), Failure> {
         if self.open > 0 {
             for slot in 0..SLOTS {
@@ -387,7 +387,7 @@ impl Inbound<'_> {
         let mut landed = 0;
         while self.open > 0 {
             let event = self.control.next()?;
-            // Of a large segment over a slow link nothing else is seen for a while.
+            // During a large segment on a slow link, landed packets are the only sign of progress.
             let new = self.session.landed()?;
             if new > landed {
                 landed = new;
@@ -408,7 +408,7 @@ impl Inbound<'_> {
         Ok(())
     }
 
-    /// The hashes of a segment, and which of its blocks the sender could not read.
+    /// Handles the hashes of a segment, and the list of blocks that the sender could not read.
     fn hear_hashes(
         &mut self,
         segment: u32,
@@ -427,7 +427,7 @@ impl Inbound<'_> {
             self.store.leave_out(self.tree.place(*block).entry, why);
         }
         for (block, hash) in blocks.iter().zip(&hashes) {
-            // It was compared before; what is here is not what the others get.
+            // The block was compared before, but the other receivers now get something else.
             if self.store.there(*block).is_some_and(|there| there != *hash) {
                 let why = "it changed at the sender while it was being sent: send it again";
                 self.store.leave_out(self.tree.place(*block).entry, why);
@@ -442,8 +442,8 @@ impl Inbound<'_> {
         self.post_waiting()
     }
 
-    /// Posts the slots that wait, as many as there are numbers for. The others are posted when the
-    /// message that is in their way has come.
+    /// Posts as many of the waiting slots as there are message numbers. The others are posted once
+    /// the message that holds the next number has arrived.
     fn post_waiting(&mut self) -> Result<(), Failure> {
         while let Some(slot) = self.unposted.last() {
             let Some(id) = self.session.post(*slot)? else { break };
@@ -452,13 +452,13 @@ impl Inbound<'_> {
         Ok(())
     }
 
-    /// A message has come: the sender's immediate says which segment it is.
+    /// Handles a received message. Its immediate value is the segment's number.
     fn received(&mut self, event: ReliableEvent) -> Result<(), Failure> {
         let ReliableEvent::Received { id, len, imm, result } = event else { return Ok(()) };
         let slot = self.posted.remove(&id);
         self.post_waiting()?;
         match (result, slot) {
-            // Because of another receiver: it is sent again.
+            // Another receiver caused this; the segment is sent again.
             (Err(bowline::Failure::Aborted), Some(slot)) if self.in_group => {
                 return self.post(slot);
             }
@@ -472,7 +472,7 @@ impl Inbound<'_> {
                 Some(Progress::Missing { .. }) | None
             );
         if self.in_group && is_known {
-            // Another receiver needed it once more.
+            // Another receiver needed this segment again.
             return self.post(slot);
         }
         let blocks = self.segments.get(segment);
@@ -483,7 +483,7 @@ impl Inbound<'_> {
         Ok(())
     }
 
-    /// Hands segments that are complete with their hashes to the threads.
+    /// Passes segments whose data and hashes have arrived to the threads.
     fn dispatch(&mut self, jobs: &Sender<Job>) -> Result<(), Failure> {
         while let Some(segment) =
             self.arrived.keys().copied().find(|segment| self.hashes.contains_key(segment))
@@ -495,13 +495,13 @@ impl Inbound<'_> {
             let slot = self.arrived.remove(&segment).unwrap_or_default();
             let hashes = self.hashes.get(&segment).cloned().unwrap_or_default();
             let right = self.right.remove(&segment).unwrap_or_default();
-            // Its threads live as long as this does.
+            // The threads live as long as this channel.
             let _ = jobs.send(Job { segment, slot, hashes, right });
         }
         Ok(())
     }
 
-    /// A thread is through with a segment: it is done, or asked for once more.
+    /// Handles a segment that a thread has checked: it is done, or is requested once more.
     fn handled(&mut self, handled: Handled, all: &mut [BlockHash]) -> Result<(), Failure> {
         let Handled { segment, slot, outcome } = handled;
         let blocks = self.segments.get(segment);
@@ -565,8 +565,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a segment's blocks and hashes them on the way. A block counts only if its hash is
-    /// right; when a segment comes again, blocks that were right are not written again.
+    /// Writes a segment's blocks, and hashes them at the same time. A block counts only if its hash
+    /// is correct. When a segment arrives again, blocks that were correct are not written again.
     fn write(&self, job: &Job, piece: &mut [u8]) -> Result<Handled, Failure> {
         let Job { segment, slot, hashes, right } = job;
         let start = self.session.slot(*slot).start;
@@ -583,8 +583,8 @@ impl Writer<'_> {
         Ok(Handled { segment: *segment, slot: *slot, outcome })
     }
 
-    /// Whether a block is done with: written and right, or of a file that is left out. What ends
-    /// the whole transfer is an error.
+    /// Whether a block is done: written and correct, or part of a file that is left out. Fails if
+    /// the whole transfer must end.
     fn take_block(
         &self,
         place: Place,

@@ -1,4 +1,4 @@
-//! What a transfer did.
+//! The result of a transfer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::meter::Show;
 use super::tree::{Segments, Tree};
 use crate::output::{JSON_VERSION, plain};
 
-/// What an end tells its user.
+/// The report that an end shows to its user.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) version: u32,
@@ -20,15 +20,15 @@ pub(super) struct Report {
     pub(super) files: usize,
     /// Bytes of all files.
     pub(super) bytes: u64,
-    /// Bytes that had to be moved; the rest was there.
+    /// Bytes that had to be moved; the rest already existed.
     pub(super) moved_bytes: u64,
     pub(super) scheme: String,
-    /// From the first segment to the receiver's word that everything is in its place.
+    /// From the first segment until the receiver reports that everything is complete.
     pub(super) elapsed_s: f64,
     pub(super) goodput_gbps: f64,
-    /// Segments that arrived other than they were sent, and were sent again.
+    /// Segments that arrived damaged and were sent again.
     pub(super) segments_again: u64,
-    /// Chunks that this end sent again.
+    /// Chunks that this end retransmitted.
     pub(super) chunks_resent: u64,
     /// Chunks that this end computed from parity.
     pub(super) chunks_recovered: u64,
@@ -36,13 +36,13 @@ pub(super) struct Report {
     pub(super) digest: String,
     /// Nothing was changed: this is what would happen.
     pub(super) dry_run: bool,
-    /// Fingerprint of the peer's key; null if nobody was asked.
+    /// Fingerprint of the peer's key; null if the peer was not authenticated.
     pub(super) peer: Option<String>,
     /// Entries that were left out, and why.
     pub(super) left_out: Vec<LeftOutReport>,
-    /// Paths that the receiver removed.
+    /// Paths that the receiver deleted.
     pub(super) removed: Vec<String>,
-    /// With several receivers: what became of each.
+    /// With several receivers: the result of each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) receivers: Vec<ReceiverReport>,
     /// Each file with its hash.
@@ -55,7 +55,7 @@ pub(super) struct ReceiverReport {
     pub(super) host: String,
     /// Entries that it left out, and why.
     pub(super) left_out: Vec<LeftOutReport>,
-    /// Paths that it removed.
+    /// Paths that it deleted.
     pub(super) removed: Vec<String>,
     /// Why it failed; null if it has everything that it did not leave out.
     pub(super) error: Option<String>,
@@ -78,11 +78,11 @@ pub(super) struct FileReport {
     pub(super) blake3: String,
 }
 
-/// Lines about single entries that are printed for people.
+/// Maximum number of lines about single entries.
 const MAX_LINES: usize = 20;
 
 impl Report {
-    /// About a tree with these hashes of its blocks.
+    /// A report about a tree whose blocks have these hashes.
     pub(super) fn new(
         tree: &Tree,
         hashes: &[BlockHash],
@@ -209,7 +209,7 @@ impl Report {
     }
 }
 
-/// The first lines about single entries, on stderr.
+/// Prints the first lines about single entries, on stderr.
 fn print_lines(what: &str, lines: impl ExactSizeIterator<Item = String>) {
     let count = lines.len();
     for line in lines.take(MAX_LINES) {

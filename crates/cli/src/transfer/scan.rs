@@ -1,4 +1,4 @@
-//! What is to be sent: the tree under the paths that the user named.
+//! Scans the tree under the paths that the user named.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -14,18 +14,18 @@ use super::partial;
 use super::tree::Tree;
 use super::xattr;
 
-/// The files and directories to send, and where they are.
+/// The files and directories to send, and their paths.
 pub(super) struct Source {
     pub(super) tree: Tree,
-    /// Of each entry.
+    /// The path of each entry.
     pub(super) paths: Vec<PathBuf>,
-    /// What is not sent by its nature, and why.
+    /// Entries that cannot be sent because of their type, with the reason.
     pub(super) notes: Vec<String>,
-    /// What could not be read, and why.
+    /// Entries that could not be read, with the reason.
     pub(super) unread: Vec<(String, String)>,
 }
 
-/// What is told about each entry, and which are left out.
+/// Which properties of each entry to send, and which entries to leave out.
 #[derive(Debug, Default)]
 pub(super) struct ScanOptions {
     pub(super) filter: Filter,
@@ -33,23 +33,23 @@ pub(super) struct ScanOptions {
     pub(super) xattrs: bool,
 }
 
-/// A walk that goes on.
+/// A scan in progress.
 struct Scan<'a> {
     options: &'a ScanOptions,
     source: Source,
-    /// Files with several names, by device and number: the entry that has the contents.
+    /// Files with several names, by device and inode number: the entry that has the contents.
     linked: HashMap<(u64, u64), u32>,
 }
 
 impl Source {
-    /// Walks the named paths. Each arrives under its last component.
+    /// Scans the named paths. Each arrives under its last component.
     pub(super) fn scan(named: &[PathBuf], options: &ScanOptions) -> Result<Source, Failure> {
         let source = Source { tree: Tree::default(), paths: vec![], notes: vec![], unread: vec![] };
         let mut scan = Scan { options, source, linked: HashMap::new() };
         let mut names = HashSet::new();
         for path in named {
             let failed = |e| format!("cannot read {}: {e}", path.display());
-            // What the user names may be a link, and `.` has a name only so.
+            // The user may name a link, and `.` gets a name only this way.
             let real = path.canonicalize().map_err(failed)?;
             let name = path.file_name().or(real.file_name()).map(|name| name.as_bytes().to_vec());
             let name = name.ok_or_else(|| format!("{} has no name to send", path.display()))?;
@@ -63,7 +63,7 @@ impl Source {
         Ok(scan.source)
     }
 
-    /// One file with a name of its own, for what comes from stdin.
+    /// One file with a given name, for data from stdin.
     pub(super) fn single(path: PathBuf, name: &str) -> Result<Source, Failure> {
         let metadata = fs::metadata(&path)?;
         let options = ScanOptions::default();
@@ -124,7 +124,7 @@ impl Scan<'_> {
             Ok(children) => children,
             Err(e) => return self.unread(name, &e),
         };
-        // The same tree is the same list, whatever order the file system has.
+        // The same tree must give the same list, whatever the order in the file system.
         children.sort();
         for child in children {
             let path = dir.join(&child);
@@ -175,7 +175,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What cannot be read is left out, and the rest goes on.
+    /// Leaves out an entry that cannot be read. The scan continues.
     fn unread(&mut self, name: &[u8], e: &std::io::Error) -> Result<(), Failure> {
         let name = String::from_utf8_lossy(name).into_owned();
         self.source.unread.push((name, format!("cannot read it: {e}")));
@@ -183,7 +183,7 @@ impl Scan<'_> {
     }
 }
 
-/// When a file was last changed.
+/// A file's modification time.
 pub(super) fn mtime(metadata: &Metadata) -> Timestamp {
     Timestamp { secs: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 }
 }

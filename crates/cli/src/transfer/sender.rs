@@ -28,10 +28,10 @@ use super::tree::{Place, Segments};
 use crate::nic_name::NicName;
 use crate::output;
 
-/// While it compares, the sender says this often how far it is.
+/// How often the sender reports its progress while it compares blocks.
 pub(super) const CHECKED_EVERY: Duration = Duration::from_secs(2);
 
-/// No round trip is longer, as far as it is guessed from how long an answer took.
+/// Upper limit for the round-trip time when it is estimated from a response time.
 const LONGEST_RTT: Duration = Duration::from_secs(1);
 
 const CHANGED: &str = "it changed while it was being sent: send it again";
@@ -50,7 +50,7 @@ pub(super) fn send(
     let nic = Nic::open(&name, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
     let (session, listed) = connect(args, source, filter, &nic, &mut channel)?;
     let peer = channel.peer_key().map(|key| key.fingerprint());
-    // It may read for hours what it has already.
+    // No timeout: the receiver may spend hours reading what it already has.
     let control = Control::start(channel, "receiver", None)?;
     if listed < source.tree.entries().len() {
         list(source, listed, &control);
@@ -62,9 +62,9 @@ pub(super) fn send(
     Ok(report)
 }
 
-/// Greets the receiver, and connects a queue pair with its. Returns how many entries the receiver
-/// has been told of as well. All that it needs to get ready goes with the greeting: each answer
-/// that is waited for takes a round trip.
+/// Greets the receiver and connects a queue pair to the receiver's. Also returns how many entries
+/// the receiver has already been sent. The greeting contains everything that the receiver needs to
+/// prepare, because each response that is awaited costs a round trip.
 fn connect(
     args: &SendArgs,
     source: &Source,
@@ -96,12 +96,12 @@ fn connect(
     if !session.join(channel, &offer)? {
         return Err("the receiver does not keep to the protocol: run the same release".into());
     }
-    // The answer may have waited for other transfers to end.
+    // The response may have waited for other transfers to finish.
     session.qp.assume_rtt(asked.elapsed().min(LONGEST_RTT))?;
     Ok((session, listed))
 }
 
-/// How many entries fit into the first message.
+/// The number of entries that fit into the first message.
 fn first_entries(entries: &[Entry]) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&Entry| {
@@ -111,7 +111,7 @@ fn first_entries(entries: &[Entry]) -> usize {
     entries.iter().take_while(fits).count()
 }
 
-/// What a sender says first.
+/// The sender's first message.
 pub(super) fn hello(args: &SendArgs, source: &Source, filter: &Filter, nic: &Nic) -> Hello {
     Hello {
         version: VERSION,
@@ -120,7 +120,7 @@ pub(super) fn hello(args: &SendArgs, source: &Source, filter: &Filter, nic: &Nic
         lanes: nic.lanes(),
         segment_bytes: source.tree.max_segment_bytes(),
         dry_run: args.dry_run,
-        // What could not be read must not be taken for what is not there.
+        // An entry that could not be read must not be mistaken for one that does not exist.
         delete: args.delete && source.unread.is_empty(),
         filter: filter.clone(),
         group: false,
@@ -182,8 +182,8 @@ fn converse(
     Ok(report)
 }
 
-/// Waits until the receiver is ready; hears what it leaves out. Returns which receives it has
-/// posted.
+/// Waits until the receiver is ready, and records what it leaves out. Returns the receives that it
+/// has posted.
 fn hear_readiness(
     control: &Control,
     failures: &Failures,
@@ -200,8 +200,7 @@ fn hear_readiness(
     }
 }
 
-/// Tells the receiver what there is behind the first `listed` entries, in messages of bounded
-/// length.
+/// Sends the entries after the first `listed` to the receiver, in messages of bounded length.
 pub(super) fn list(source: &Source, listed: usize, control: &Control) {
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for entry in &source.tree.entries()[listed..] {
@@ -216,16 +215,15 @@ pub(super) fn list(source: &Source, listed: usize, control: &Control) {
     control.send(Message::EndOfEntries);
 }
 
-/// What an entry takes of a message, at most. An entry with all that it may have fits behind a full
-/// batch.
+/// Maximum size of an entry in a message. An entry of maximum size still fits after a full batch.
 fn listed_bytes(entry: &Entry) -> usize {
     let target = if let Kind::Symlink(target) = &entry.kind { target.len() } else { 0 };
     let xattrs: usize = entry.xattrs.iter().map(|x| x.name.len() + x.value.len() + 8).sum();
     entry.path.len() + target + xattrs + 64
 }
 
-/// Compares the blocks that the receiver has with the files; fills in the hashes of those that it
-/// has indeed.
+/// Compares the blocks that the receiver claims with the files, and fills in the hashes of those
+/// that match.
 pub(super) fn check_claims(
     source: &Source,
     control: &Control,
@@ -242,7 +240,7 @@ pub(super) fn check_claims(
         }
     }
     if claims.is_empty() {
-        // The receiver has gone on: a round trip less on a long path.
+        // The receiver has continued without an answer, which saves a round trip on a long path.
         return Ok(());
     }
     let mut piece = vec![0; PIECE_BYTES];
@@ -292,7 +290,7 @@ fn cannot_read(e: &std::io::Error) -> String {
     }
 }
 
-/// Opens a file, if it is still the one that was listed.
+/// Opens a file, if it has not changed since it was listed.
 fn open_source(source: &Source, entry: usize) -> Result<File, String> {
     let open = || {
         let file = File::open(&source.paths[entry])?;
@@ -307,13 +305,13 @@ fn open_source(source: &Source, entry: usize) -> Result<File, String> {
     Ok(file)
 }
 
-/// A segment to be read into a slot.
+/// A segment to read into a slot.
 pub(super) struct Job {
     pub(super) segment: u32,
     pub(super) slot: usize,
 }
 
-/// Segments on their way out.
+/// The segments to send.
 struct Outbound<'a> {
     source: &'a Source,
     control: &'a Control,
@@ -321,23 +319,23 @@ struct Outbound<'a> {
     segments: &'a Segments,
     failures: &'a Failures,
     scheme: usize,
-    /// Segments to be read.
+    /// Segments that wait to be read.
     waiting: VecDeque<u32>,
     free: Vec<usize>,
     writes: HashMap<WriteId, (usize, usize)>,
     again: u64,
-    /// What the receiver has removed.
+    /// Paths that the receiver has deleted.
     removed: Vec<String>,
     meter: Meter,
 }
 
 impl Outbound<'_> {
-    /// Sends everything; returns the receiver's digest, and the blocks' hashes in `hashes`.
+    /// Sends everything. Returns the receiver's digest, and stores the blocks' hashes in `hashes`.
     fn run(&mut self, hashes: &mut [Option<BlockHash>]) -> Result<BlockHash, Failure> {
         let (jobs, queue) = mpsc::channel();
         let (queue, hashes, stop) = (Mutex::new(queue), Mutex::new(hashes), AtomicBool::new(false));
         let outgoing = self.control.sender();
-        // If the receiver is gone, the main thread hears of it.
+        // If the receiver is gone, the main thread learns of it.
         let tell = |message: Message| drop(outgoing.send(message));
         thread::scope(|scope| {
             for _ in 0..workers().min(self.segments.len() as usize) {
@@ -362,7 +360,7 @@ impl Outbound<'_> {
         })
     }
 
-    /// Hands out work until the receiver has everything. Threads end when `jobs` is dropped.
+    /// Distributes work until the receiver has everything. Threads end when `jobs` is dropped.
     fn coordinate(&mut self, jobs: Sender<Job>) -> Result<BlockHash, Failure> {
         loop {
             while let Some(slot) = self.free.pop() {
@@ -370,7 +368,7 @@ impl Outbound<'_> {
                     self.free.push(slot);
                     break;
                 };
-                // Its threads live as long as this does.
+                // The threads live as long as this channel.
                 let _ = jobs.send(Job { segment, slot });
             }
             match self.control.next()? {
@@ -430,7 +428,7 @@ pub(super) struct Reader<'a, 'h, P> {
     pub(super) queue: &'a Mutex<Receiver<Job>>,
     pub(super) hashes: &'a Mutex<&'h mut [Option<BlockHash>]>,
     pub(super) events: Sender<Event<P>>,
-    /// Says something to every receiver.
+    /// Sends a message to every receiver.
     pub(super) tell: &'a (dyn Fn(Message) + Sync),
 }
 
@@ -448,9 +446,9 @@ impl<P> Reader<'_, '_, P> {
         }
     }
 
-    /// Reads a segment into its slot and tells the receiver the hashes. A block that cannot be read
-    /// keeps its place, so that the segment is as long as both ends expect, and its file is left
-    /// out.
+    /// Reads a segment into its slot and sends the hashes to the receiver. A block that cannot be
+    /// read keeps its place, so that the segment has the length that both ends expect. Its file is
+    /// left out.
     fn read(&self, job: &Job, piece: &mut [u8]) -> Handled {
         let start = self.session.slot(job.slot).start;
         let mut at = start;

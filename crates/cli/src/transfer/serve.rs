@@ -1,4 +1,4 @@
-//! Taking transfers from those who may send.
+//! Accepts transfers from authorized senders.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,21 +20,20 @@ use super::{Failure, finish, receiver};
 use crate::peers::{FIRST_DELAY, Gate, MAX_TRIES, RecvPolicy, discovery};
 use crate::{interrupt, output};
 
-/// Transfers that a receiver takes at a time; each may take 128 MiB of memory. Further senders
-/// wait.
+/// Number of transfers at a time. Each may take 128 MiB of memory. Further senders wait.
 const MAX_TRANSFERS: usize = 4;
-/// How often the main thread looks whether it is to end.
+/// How often the main thread checks whether it should exit.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What became of a connection.
+/// The result of a connection.
 enum Ending {
-    /// It was not let in; `used_code` if the code that was open is void now.
+    /// It was refused; `used_code` if it used up the open code.
     Refused { used_code: bool },
-    /// There was a transfer.
+    /// A transfer took place.
     Transfer(Box<Result<Report, Failure>>),
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct Server {
     args: RecvArgs,
     policy: RecvPolicy,
@@ -43,17 +42,17 @@ struct Server {
     gate: Gate,
 }
 
-/// Receives what senders send.
+/// Runs the receiver.
 pub(crate) fn recv(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
     interrupt::watch();
     if !pipe::is_stdio(std::slice::from_ref(&args.dir)) {
         return run(args);
     }
-    // What goes to stdout is checked as a whole first.
+    // Output to stdout is checked as a whole first.
     let spool = Spool::directory().map_err(|e| e as Box<dyn Error>)?;
     args.dir = spool.path();
     args.once = true;
-    // Stdout is the file's.
+    // Stdout is for the file's contents.
     args.shown.be_quiet();
     let status = run(args)?;
     if status == ExitCode::SUCCESS {
@@ -63,7 +62,7 @@ pub(crate) fn recv(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn run(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
-    // Better said now than to the first sender.
+    // Report a bad directory now, not to the first sender.
     Dir::open(&args.dir, args.rights()).map_err(|e| e as Box<dyn Error>)?;
     args.once |= args.code;
     let files = TrustFiles::of_user()?;
@@ -84,7 +83,7 @@ fn run(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
                     let why = format!("senders on this network must name this host (--to): {e}");
                     return output::notice(&why);
                 }
-                // Between two codes nobody is answered.
+                // While no code is open, no discovery question is answered.
                 thread::sleep(LOOK_EVERY);
             }
         });
@@ -95,7 +94,7 @@ fn run(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
     watch(&server, &ended)
 }
 
-/// Where it listens: everywhere once somebody may come in.
+/// The address to listen on: all addresses once somebody is authorized.
 fn listen(args: &RecvArgs, files: &TrustFiles) -> Result<Listener, Box<dyn Error>> {
     if let Some(name) = &args.device {
         return Ok(Listener::bind((name.addr()?, args.port))?);
@@ -107,12 +106,12 @@ fn listen(args: &RecvArgs, files: &TrustFiles) -> Result<Listener, Box<dyn Error
         );
         return Ok(Listener::bind((IpAddr::V4(Ipv4Addr::LOCALHOST), args.port))?);
     }
-    // Without IPv6 there is no address for both.
+    // Without IPv6 there is no address that covers both families.
     let both = Listener::bind((IpAddr::V6(Ipv6Addr::UNSPECIFIED), args.port));
     Ok(both.or_else(|_| Listener::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), args.port)))?)
 }
 
-/// Shows a new code.
+/// Opens and shows a new code.
 fn open_code(server: &Server) -> Result<(), Box<dyn Error>> {
     let code = server.policy.open_code()?;
     eprintln!("code: {code}");
@@ -124,20 +123,20 @@ fn open_code(server: &Server) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Takes connections, each in a thread of its own.
+/// Accepts connections, each in its own thread.
 fn accept(server: &Arc<Server>, listener: &Listener, endings: &Sender<Ending>) {
     loop {
         let channel = match listener.accept() {
             Ok(channel) => channel,
             Err(e) => {
-                // Out of descriptors, say: others end, and then there are some.
+                // For example, out of descriptors: other connections will end and free some.
                 output::print_error(&e);
                 thread::sleep(LOOK_EVERY);
                 continue;
             }
         };
         let from = channel.peer_addr().map(|addr| addr.ip());
-        // Who keeps many connections open without a word gets no more.
+        // A host that keeps many silent connections open gets no more.
         let Some(pass) = from.ok().and_then(|from| server.gate.enter(from)) else { continue };
         let (server, endings) = (Arc::clone(server), endings.clone());
         thread::spawn(move || {
@@ -157,7 +156,8 @@ fn accept(server: &Arc<Server>, listener: &Listener, endings: &Sender<Ending>) {
     }
 }
 
-/// Finds out who it is, and whether it may send. If not: whether it has used the code up.
+/// Authenticates the peer and decides whether it may send. The error says whether it used up the
+/// code.
 fn admit(server: &Server, channel: &mut Channel) -> Result<(), bool> {
     let visit = server.policy.visit();
     let from = channel.peer_addr().map_or_else(|_| "?".to_owned(), |addr| addr.to_string());
@@ -181,12 +181,12 @@ fn admit(server: &Server, channel: &mut Channel) -> Result<(), bool> {
 }
 
 fn receive(server: &Server, channel: Channel) -> Result<Report, Failure> {
-    // What is in it may be removed and made anew between transfers.
+    // The directory may be deleted and recreated between transfers.
     let dir = Dir::open(&server.args.dir, server.args.rights())?;
     receiver::receive(&server.args, &dir, channel, receiver::PATIENCE)
 }
 
-/// Tells how transfers end, until the last one has.
+/// Reports the end of each transfer, until the last one.
 fn watch(server: &Server, ended: &mpsc::Receiver<Ending>) -> Result<ExitCode, Box<dyn Error>> {
     let (mut tries, mut delay) = (0, FIRST_DELAY);
     loop {

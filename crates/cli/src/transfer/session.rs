@@ -1,4 +1,4 @@
-//! An end's NIC, its queue pair, and the memory of the segments.
+//! An end's NIC, its queue pair, and the memory for segments.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,22 +17,22 @@ use super::digest::BLOCK_BYTES;
 use super::message::Offer;
 use crate::nic_name::NicName;
 
-/// Segments under way at a time, at each end: enough for the longest ways at several Gbit/s.
+/// Segments in flight at each end: enough for the longest paths at several Gbit/s.
 pub(super) const SLOTS: usize = 8;
-/// How long a thread that waits for messages takes to see that it should not.
+/// How long a thread that waits for messages may take to notice that it should stop.
 const TICK: Duration = Duration::from_millis(5);
-/// How long a receiver of a group may be silent: longer than the conversation beside the data
-/// allows.
+/// How long a receiver of a group may be silent: longer than the control connection allows.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(90);
-/// What is sent again when one of its packets is lost. At 1 in 1,000, 64 packets would be 6 % of
-/// the link, and 4 are 0.4 %. Where packets are long, hosts are faster than links, and fewer cost
-/// the ends more than they save.
+/// The unit of retransmission: the bytes that are sent again when one of their packets is lost. At
+/// a loss of 1 in 1,000, retransmitting 64 packets would take 6 % of the link, and 4 packets take
+/// 0.4 %. With long packets, hosts are faster than links, and fewer packets would cost the ends
+/// more than they save.
 fn chunk_bytes(mtu: Mtu) -> u32 {
     let packets = if mtu.bytes() > 1024 { 16 } else { 4 };
     packets * mtu.bytes()
 }
 
-/// What moves segments.
+/// Moves segments.
 pub(super) struct Session {
     pub(super) qp: ReliableQp,
     pub(super) mr: Mr,
@@ -44,23 +44,23 @@ pub(super) struct Session {
 pub(super) struct Agreed<'a> {
     /// The path MTU of the peer's NIC.
     pub(super) mtu_bytes: u32,
-    /// Lanes at both ends.
+    /// Number of lanes that both ends use.
     pub(super) lanes: u16,
     pub(super) scheme: &'a str,
-    /// The longest segment, which decides how much memory is registered.
+    /// The longest segment, which determines how much memory is registered.
     pub(super) segment_bytes: u32,
 }
 
-/// How fast the user lets an end send.
+/// How fast the user allows an end to send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Speed {
-    /// At this rate.
+    /// Send at this rate.
     pub(super) rate_bps: Option<u64>,
-    /// As fast as the path allows, but no faster than this.
+    /// Send as fast as the path allows, but no faster than this.
     pub(super) max_rate_bps: Option<u64>,
 }
 
-/// A NIC that has no queue pair yet.
+/// A NIC without a queue pair.
 pub(super) struct Nic {
     device: Device,
     pd: Pd,
@@ -86,17 +86,17 @@ impl Nic {
         Ok(Nic { device, pd })
     }
 
-    /// Path MTU in bytes that it carries.
+    /// The NIC's path MTU in bytes.
     pub(super) fn mtu_bytes(&self) -> u32 {
         self.device.mtu().bytes()
     }
 
-    /// Lanes that it has. A verbs device, which has none, is as one.
+    /// The NIC's number of lanes. A verbs device has none and counts as one.
     pub(super) fn lanes(&self) -> u16 {
         self.device.lanes().max(1) as u16
     }
 
-    /// Connects a queue pair with the peer's.
+    /// Creates a queue pair and connects it to the peer's.
     pub(super) fn connect(
         &self,
         channel: &mut Channel,
@@ -104,13 +104,13 @@ impl Nic {
         speed: Speed,
     ) -> Result<Session, Failure> {
         let session = self.make(agreed, speed)?;
-        // The sender's list tells the receiver that the sender is ready, and the answer to it that
-        // both are.
+        // The sender's list tells the receiver that the sender is ready, and the response tells the
+        // sender that both are.
         session.qp.join_over(channel)?;
         Ok(session)
     }
 
-    /// Makes a queue pair that is not connected yet.
+    /// Creates a queue pair that is not connected yet.
     pub(super) fn make(&self, agreed: Agreed<'_>, speed: Speed) -> Result<Session, Failure> {
         let lanes = agreed.lanes;
         if !(1..=self.lanes()).contains(&lanes) {
@@ -122,12 +122,12 @@ impl Nic {
         Ok(Session { qp, mr, slot_bytes })
     }
 
-    /// What the peer needs to know to connect to a queue pair of this NIC.
+    /// The information that the peer needs to connect to a queue pair of this NIC.
     pub(super) fn offer(&self, session: &Session) -> Result<Offer, Failure> {
         Ok(Offer { addr: self.device.addr(), info: session.qp.info()?.to_bytes() })
     }
 
-    /// Connects a queue pair with those of all receivers of a group.
+    /// Creates a queue pair and connects it to those of all receivers of a group.
     pub(super) fn connect_group(
         &self,
         channels: &mut [Channel],
@@ -135,14 +135,14 @@ impl Nic {
         speed: Speed,
     ) -> Result<Session, Failure> {
         let (mut config, mr, slot_bytes) = self.prepare(agreed, speed)?;
-        // A receiver that is gone is missed by the conversation first, which costs no segment.
+        // The control connection detects a dead receiver first, which costs no segment.
         config.timeout_ns = GROUP_TIMEOUT.as_nanos() as u64;
         let qp = ReliableQp::for_group(&self.pd, &config, channels.len())?;
         qp.join_group_over(channels)?;
         Ok(Session { qp, mr, slot_bytes })
     }
 
-    /// What a queue pair is made with, the memory of the slots, and the bytes of each.
+    /// The configuration of a queue pair, the memory of the slots, and the bytes of each slot.
     fn prepare(
         &self,
         agreed: Agreed<'_>,
@@ -157,7 +157,7 @@ impl Nic {
         config.sdr.rate_bps = speed.rate_bps;
         config.sdr.max_rate_bps = speed.max_rate_bps;
         if !config.schemes[config.scheme(scheme).map_err(bowline::Error::from)?].uses_parity() {
-            // Messages without room for parity take fewer places and no memory for it.
+            // Messages without room for parity need fewer slots, and no memory for parity.
             config.m = 0;
         }
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -168,8 +168,8 @@ impl Nic {
 }
 
 impl Session {
-    /// Connects with the queue pair that the peer offers. `false` if only one of the two is of a
-    /// verbs device: then the other must change its transport first.
+    /// Connects to the queue pair that the peer offers. Returns `false` if only one of the two is
+    /// on a verbs device: the other must then change its transport first.
     pub(super) fn join(&self, channel: &Channel, offer: &Offer) -> Result<bool, Failure> {
         let peer = ReliableInfo::from_bytes(&offer.info)?;
         if peer.transport() != self.qp.info()?.transport() {
@@ -184,18 +184,19 @@ impl Session {
         slot * self.slot_bytes..(slot + 1) * self.slot_bytes
     }
 
-    /// Packets that have landed, each counted once.
+    /// Packets that have landed, without duplicates.
     pub(super) fn landed(&self) -> Result<u64, Failure> {
         let landing = self.qp.stats()?.landing;
         Ok(landing.packets - landing.duplicates - landing.late)
     }
 
-    /// Posts a slot for a segment to come; `None` while the number that is due still belongs to an
-    /// earlier segment that others have overtaken.
+    /// Posts a slot for a future segment. Returns `None` while the next message number still
+    /// belongs to an earlier segment that others have overtaken.
     pub(super) fn post(&self, slot: usize) -> Result<Option<bowline::RecvId>, Failure> {
         loop {
             match self.qp.recv(&self.mr, self.slot(slot)) {
-                // Many short segments in a row: numbers rest a moment before they are used again.
+                // After many short segments in a row, numbers are quarantined for a moment before
+                // they are reused.
                 Err(bowline::Error::Sdr(SdrError::Quarantined)) => thread::sleep(TICK),
                 Err(bowline::Error::Sdr(SdrError::Full { .. })) => return Ok(None),
                 posted => return Ok(Some(posted?)),
@@ -203,7 +204,7 @@ impl Session {
         }
     }
 
-    /// Turns what becomes of messages into events, until told to stop.
+    /// Forwards the queue pair's completions as events, until told to stop.
     pub(super) fn watch<P>(&self, events: &Sender<Event<P>>, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             let event = match self.qp.wait(TICK) {
@@ -219,14 +220,14 @@ impl Session {
     }
 }
 
-/// Lets the threads that move packets go before this one, which has much to compute: a packet that
-/// waits for its turn is time that the link stands idle.
+/// Gives the threads that move packets priority over this one, which computes a lot. The link is
+/// idle while a packet waits for its thread to be scheduled.
 pub(super) fn yield_to_packets() {
-    // Without it the transfer is slower, and no less right.
+    // Without this the transfer is slower, but still correct.
     let _ = rustix::process::setpriority_process(None, 10);
 }
 
-/// Threads that read or write files beside the transfer.
+/// Number of threads that read or write files during the transfer.
 pub(super) fn workers() -> usize {
     thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
 }

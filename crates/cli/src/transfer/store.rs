@@ -1,4 +1,4 @@
-//! Files on their way in: what is there already, and blocks that arrive.
+//! Files at the receiver: existing ones, and blocks that arrive.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -21,56 +21,57 @@ use super::message::{Claim, Entry, Kind};
 use super::partial::{self, Record};
 use super::tree::{Place, Tree};
 
-/// Longest file of records that is read: more than the largest file could have.
+/// Maximum bytes of a record file that are read: more than the largest file could have.
 const MAX_STATE_BYTES: u64 = 1 << 28;
 
-/// How long a transfer waits for others that write the same files, in all, and how often it looks.
+/// How long a transfer waits in total for others that write the same files, and how often it
+/// checks.
 const BUSY_PATIENCE: Duration = Duration::from_secs(3);
 const BUSY_TICK: Duration = Duration::from_millis(10);
 
-/// Holes are of whole pages.
+/// Holes consist of whole pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Where a transfer's files go.
+/// The files of one transfer.
 pub(super) struct Store<'a> {
     dir: &'a Dir,
     tree: &'a Tree,
-    /// Nothing is changed.
+    /// Change nothing.
     dry_run: bool,
-    /// Until when it waits for other transfers, once it has met one.
+    /// The deadline for waiting for other transfers, once one is in the way.
     busy_until: OnceLock<Instant>,
-    /// Entries that it cannot take.
+    /// Entries that the receiver cannot take.
     pub(super) failures: Failures,
-    /// Files that were there before, and their length.
+    /// Files that existed before, and their lengths.
     existing: HashMap<usize, u64>,
-    /// Directories that were there before, which keep their permissions and times.
+    /// Directories that existed before, which keep their permissions and times.
     kept_dirs: HashSet<usize>,
-    /// Blocks that need not come.
+    /// Blocks that exist already and need not be sent.
     there: HashMap<u32, BlockHash>,
-    /// Files of which something has come.
+    /// Files of which some blocks have arrived.
     open: Mutex<HashMap<usize, Arc<Partial>>>,
 }
 
-/// What could not be written, and why.
+/// Why a file could not be written.
 #[derive(Debug)]
 pub(super) struct WriteError {
     pub(super) why: String,
-    /// Other files may do better.
+    /// Whether the error concerns only this file, so that others may succeed.
     pub(super) fits_one_file: bool,
 }
 
-/// A file that is not complete.
+/// An incomplete file.
 struct Partial {
     part: File,
-    /// It was empty, and what is zero need not be written.
+    /// It was empty, so zeros need not be written.
     holes: bool,
-    /// Records; a file of one block needs none.
+    /// The records; a file with one block needs none.
     state: Option<Mutex<File>>,
     missing: AtomicU32,
 }
 
 impl<'a> Store<'a> {
-    /// Looks at what is there. What is in the way of an entry leaves that out.
+    /// Examines what exists. Leaves out an entry if something is in its way.
     pub(super) fn examine(dir: &'a Dir, tree: &'a Tree, dry_run: bool) -> Store<'a> {
         let mut store = Store {
             dir,
@@ -98,7 +99,7 @@ impl<'a> Store<'a> {
             return self.examine_dir(index);
         }
         let found = match dir.find(entry) {
-            // Its directory is not there yet.
+            // Its directory does not exist yet.
             Err(e) if self.dry_run && e.kind() == io::ErrorKind::NotFound => Found::Nothing,
             found => found.map_err(|e| dir.why("look at", entry, &e))?,
         };
@@ -113,7 +114,7 @@ impl<'a> Store<'a> {
                 self.existing.insert(index, len);
                 self.examine_existing(index, len, piece).map_err(|e| dir.why("read", entry, &e))?;
             }
-            // Links are compared when they are made.
+            // Links are compared when they are created.
             (Found::Nothing | Found::Symlink, Kind::Symlink(_)) => {}
             (Found::Nothing | Found::File(_), Kind::HardLink(_)) => {}
             (Found::Other, _) => {
@@ -140,7 +141,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Hashes the blocks that a file which is there has, and that are as long as the entry's.
+    /// Hashes the blocks of an existing file that are as long as the entry's blocks.
     fn examine_existing(&mut self, index: usize, len: u64, piece: &mut [u8]) -> io::Result<()> {
         let entry = &self.tree.entries()[index];
         let file = self.dir.open_file(entry)?;
@@ -153,8 +154,8 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Takes over blocks of a partial file that are what their records say. Whatever is wrong with
-    /// it, the file can be sent whole.
+    /// Adopts the blocks of a partial file that match their records. Errors do not matter, because
+    /// the whole file can be sent instead.
     fn examine_partial(&mut self, index: usize, piece: &mut [u8]) {
         let entry = &self.tree.entries()[index];
         let Ok((part, state)) = self.dir.open_partial(entry) else { return };
@@ -171,7 +172,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// The blocks that are there, for the sender to check.
+    /// The existing blocks, for the sender to check.
     pub(super) fn claims(&self) -> Vec<Claim> {
         let mut claims: Vec<_> =
             self.there.iter().map(|(block, hash)| Claim { block: *block, hash: *hash }).collect();
@@ -179,19 +180,20 @@ impl<'a> Store<'a> {
         claims
     }
 
-    /// The sender says that its block is another; returns whether it was there.
+    /// The sender denies a claim. Returns whether the block was claimed.
     pub(super) fn deny(&mut self, block: u32) -> bool {
         self.there.remove(&block).is_some()
     }
 
-    /// Hash of a block that is there.
+    /// The hash of an existing block.
     pub(super) fn there(&self, block: u32) -> Option<BlockHash> {
         self.there.get(&block).copied()
     }
 
-    /// Makes ready for the blocks that will come. Fails if they would not fit.
+    /// Prepares for the blocks that will arrive. Fails if they would not fit.
     pub(super) fn prepare(&self) -> Result<(), Failure> {
-        // First of all: what is too much for the disk may be too much for tables of its blocks.
+        // Check this first: what is too large for the disk may be too large for tables of blocks,
+        // too.
         self.check_room()?;
         for (index, len) in &self.existing {
             let entry = &self.tree.entries()[*index];
@@ -203,7 +205,7 @@ impl<'a> Store<'a> {
         for (index, entry) in self.tree.entries().iter().enumerate() {
             let is_same = self.existing.get(&index).is_some_and(|len| *len == entry.bytes());
             let is_due = entry.is_file() && self.missing(index) == 0 && !is_same;
-            // Of others the first block that comes makes the file.
+            // Other files are created when their first block arrives.
             if is_due && !self.dry_run && !self.failures.contains(index) {
                 let completed = self.complete_at_once(index);
                 completed.unwrap_or_else(|e| {
@@ -226,7 +228,8 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// An empty file, a partial one that had everything but its name, or one that became shorter.
+    /// Completes an empty file, a partial file that lacks only its name, or a file that became
+    /// shorter.
     fn complete_at_once(&self, index: usize) -> io::Result<()> {
         let entry = &self.tree.entries()[index];
         let Partial { part, .. } = self.begin(index)?;
@@ -253,7 +256,7 @@ impl<'a> Store<'a> {
 
     fn failed(&self, entry: &Entry, e: &io::Error) -> WriteError {
         use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        // These will not be otherwise for the next file.
+        // These errors will also affect the next file.
         let fits_one_file = !matches!(e.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem);
         WriteError { why: self.dir.why("write", entry, e), fits_one_file }
     }
@@ -269,11 +272,11 @@ impl<'a> Store<'a> {
         Ok(partial)
     }
 
-    /// Makes sure that no other transfer writes a partial file. One that its sender has left needs
-    /// a moment to end.
+    /// Makes sure that no other transfer writes a partial file. A transfer whose sender has
+    /// disconnected takes a moment to end.
     fn lock(&self, part: &File) -> io::Result<()> {
         while part.try_lock().is_err() {
-            // Of many such files only the first is waited for so long.
+            // If many files are busy, only the first one is waited for this long.
             let deadline = *self.busy_until.get_or_init(|| Instant::now() + BUSY_PATIENCE);
             if Instant::now() >= deadline {
                 let why = "another transfer is writing it";
@@ -284,7 +287,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Opens a partial file with what is right of it.
+    /// Opens a partial file and keeps the blocks that are correct.
     fn begin(&self, index: usize) -> io::Result<Partial> {
         let entry = &self.tree.entries()[index];
         let blocks = self.tree.blocks_of(index);
@@ -296,7 +299,7 @@ impl<'a> Store<'a> {
             .map(|(block, hash)| Record { block: block - blocks.start, hash })
             .collect();
         let replaces = self.existing.contains_key(&index);
-        // Nothing of an older attempt stays but what is known to be right.
+        // Of an earlier attempt, keep only what is known to be correct.
         let keep_bytes = if kept.is_empty() || replaces { 0 } else { entry.bytes() };
         if part.metadata()?.len() > keep_bytes {
             part.set_len(keep_bytes)?;
@@ -319,7 +322,7 @@ impl<'a> Store<'a> {
         Ok(Partial { part, holes, state, missing: AtomicU32::new(self.missing(index)) })
     }
 
-    /// Takes over from a file that is to be replaced what both have.
+    /// Copies the blocks that both versions share from the file that is replaced.
     fn copy_existing(&self, entry: &Entry, part: &File, kept: &[Record]) -> io::Result<()> {
         let old = self.dir.open_file(entry)?;
         let mut piece = vec![0; PIECE_BYTES];
@@ -335,7 +338,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// A block was written and is right; the last one of a file completes it.
+    /// Records a block that was written and is correct. The last block completes the file.
     pub(super) fn done(&self, index: usize, block: u32, hash: BlockHash) -> Result<(), WriteError> {
         let entry = &self.tree.entries()[index];
         let partial = self.partial(index)?;
@@ -356,13 +359,13 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Forgets a file that is left out; what has come of it stays for the next attempt.
+    /// Leaves out a file. The blocks that have arrived stay for the next attempt.
     pub(super) fn leave_out(&self, index: usize, why: &str) {
         self.failures.add(index, why);
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
     }
 
-    /// Makes links, now that the files are there.
+    /// Creates links, now that the files exist.
     pub(super) fn finish_links(&self) {
         for (index, entry) in self.tree.entries().iter().enumerate() {
             if self.failures.contains(index) {
@@ -388,8 +391,8 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Removes what the sender has not, in directories that it sent; returns the paths. Nothing
-    /// goes while something is left out: it may be what the sender could not tell about.
+    /// Deletes what the sender does not have, in directories that it sent. Returns the paths.
+    /// Deletes nothing if an entry was left out: the sender may have been unable to list something.
     pub(super) fn remove_others(&self, filter: &Filter) -> Vec<Vec<u8>> {
         if !self.failures.is_empty() {
             return Vec::new();
@@ -407,7 +410,7 @@ impl<'a> Store<'a> {
         removed
     }
 
-    /// Gives new directories their permissions and times, the inner ones first.
+    /// Sets the permissions and times of new directories, the inner ones first.
     pub(super) fn finish_dirs(&self) {
         for (index, entry) in self.tree.entries().iter().enumerate().rev() {
             let is_done = !entry.is_dir() || self.kept_dirs.contains(&index);
@@ -421,7 +424,7 @@ impl<'a> Store<'a> {
     }
 }
 
-/// Writes what is not zero.
+/// Writes everything except pages of zeros.
 fn write_sparse(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let is_zero = |page: &&[u8]| page.iter().all(|byte| *byte == 0);
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! A receiver against senders that no `bowline send` is.
+//! Tests a receiver against misbehaving senders.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -49,7 +49,7 @@ fn against(dir: &Path, sender: impl FnOnce(&Session, &Control)) -> Result<Report
     against_impatient(dir, Duration::from_secs(60), sender)
 }
 
-/// The same with a receiver of so much patience.
+/// The same with a receiver of limited patience.
 fn against_impatient(
     dir: &Path,
     patience: Duration,
@@ -101,7 +101,7 @@ fn hello() -> Hello {
     }
 }
 
-/// What a receiver answers to a greeting.
+/// A receiver's response to a greeting.
 fn answer_to(greeting: &[u8]) -> Result<Welcome, String> {
     let (scratch, device) = (Scratch::new(), random_addr());
     let listener = Listener::bind((device, 0)).unwrap();
@@ -143,13 +143,13 @@ fn file(path: &[u8], bytes: u64) -> Entry {
     Entry { path: path.to_vec(), kind, mode: 0o644, mtime, owner: None, xattrs: vec![] }
 }
 
-/// Lists entries, and leaves it to the receiver to say what it has.
+/// Lists entries, and waits for the receiver to claim what it has.
 fn list(control: &Control, entries: &[Entry]) {
     control.send(Message::Entries(entries.to_vec()));
     control.send(Message::EndOfEntries);
 }
 
-/// Sends both files as segment 0, which is what a receiver that has neither expects.
+/// Sends both files as segment 0, which a receiver that has neither expects.
 fn send_segment(session: &Session, control: &Control, sent: [&[u8]; 2], hashed: [&[u8]; 2]) {
     let hashes = hashed.map(|bytes| *blake3::hash(bytes).as_bytes()).to_vec();
     control.send(Message::Hashes { segment: 0, hashes, unread: vec![] });
@@ -207,9 +207,9 @@ fn a_sender_that_only_says_it_is_alive_is_given_up() {
     type Idle = fn(&Session, &Control);
     let idle: [Idle; 3] = [
         |_, _| {},
-        // It never says which claims hold.
+        // The sender never says which claims hold.
         |_, control| list(control, &[file(b"a", 1000)]),
-        // It sends hashes, and no data.
+        // The sender sends hashes but no data.
         |_, control| {
             begin(control, [&[1; 10], &[2; 10]]);
             control.send(Message::Hashes { segment: 0, hashes: vec![[0; 32]; 2], unread: vec![] });
@@ -218,11 +218,11 @@ fn a_sender_that_only_says_it_is_alive_is_given_up() {
     for idle in idle {
         let scratch = Scratch::new();
         let start = Instant::now();
-        // Longer than an end is silent before it says that it is alive.
+        // Longer than the interval of keep-alive messages.
         let patience = Duration::from_secs(3);
         let report = against_impatient(&scratch.inner(), patience, |session, control| {
             idle(session, control);
-            // Until the receiver says that it gives up; `Control` says that this end is alive.
+            // Wait until the receiver gives up; `Control` sends keep-alives meanwhile.
             while control.hear().is_ok() {}
         });
         let error = report.unwrap_err().to_string();
@@ -325,8 +325,8 @@ fn without_an_offer_that_fits_there_is_none_in_return() {
     }
 }
 
-/// Message numbers come round in order: a segment that seven others have overtaken keeps its
-/// number from the next.
+/// Message numbers are used in order: a segment that seven others have overtaken keeps its number
+/// from being reused.
 #[test]
 fn a_slot_without_a_number_waits() {
     let listener = Listener::bind("127.0.0.1:0").unwrap();

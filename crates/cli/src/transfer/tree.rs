@@ -1,6 +1,7 @@
-//! The files of a transfer as blocks, and the blocks to be moved as segments.
+//! Numbers the blocks of a transfer's files, and groups the blocks to move into segments.
 //!
-//! Both ends make both from what they have agreed on, so that a number says everything.
+//! Both ends compute both from what they have agreed on, so that a number identifies a block or
+//! segment.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -8,10 +9,10 @@ use std::ops::Range;
 use super::digest::{BLOCK_BYTES, BlockHash, file_hash};
 use super::message::Entry;
 
-/// Blocks of a segment at most: their hashes fit into one message.
+/// Maximum number of blocks in a segment: their hashes fit into one message.
 const MAX_BLOCKS: usize = 1024;
 
-/// Files and directories, with their blocks numbered through.
+/// Files and directories, with consecutively numbered blocks.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     entries: Vec<Entry>,
@@ -21,7 +22,7 @@ pub(super) struct Tree {
     bytes: u64,
 }
 
-/// Where a block lies.
+/// The position of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// Index of its file.
@@ -31,7 +32,7 @@ pub(super) struct Place {
 }
 
 impl Tree {
-    /// Adds an entry; `None` if there are more blocks than can be numbered.
+    /// Adds an entry. Returns `None` if there are more blocks than can be numbered.
     pub(super) fn push(&mut self, entry: Entry) -> Option<()> {
         let bytes = entry.bytes();
         let count = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).ok()?;
@@ -50,12 +51,12 @@ impl Tree {
         self.bytes
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub(super) fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// What a segment of its blocks can have at most.
+    /// The maximum length of a segment.
     pub(super) fn max_segment_bytes(&self) -> u32 {
         let longest = self.entries.iter().map(Entry::bytes).max().unwrap_or(0).min(BLOCK_BYTES);
         let most = (longest * MAX_BLOCKS as u64).min(self.bytes).min(BLOCK_BYTES);
@@ -68,16 +69,17 @@ impl Tree {
         self.first_blocks[entry]..end
     }
 
-    /// Where a block lies.
+    /// The position of a block.
     pub(super) fn place(&self, block: u32) -> Place {
-        // Entries without blocks share their number with the next one: the last is the one.
+        // An entry without blocks has the same first block as the next entry. The last such entry
+        // has the block.
         let entry = self.first_blocks.partition_point(|first| *first <= block) - 1;
         let offset = u64::from(block - self.first_blocks[entry]) * BLOCK_BYTES;
         let len = (self.entries[entry].bytes() - offset).min(BLOCK_BYTES) as usize;
         Place { entry, offset, len }
     }
 
-    /// Hash of the hashes of all files that arrived, in their order.
+    /// The hash of the hashes of all files that arrived, in their order.
     pub(super) fn digest(
         &self,
         blocks: &[BlockHash],
@@ -91,25 +93,25 @@ impl Tree {
         *hasher.finalize().as_bytes()
     }
 
-    /// Hash of a file, given those of all blocks of the tree.
+    /// The hash of a file, given the hashes of all blocks of the tree.
     pub(super) fn file_hash(&self, entry: usize, blocks: &[BlockHash]) -> blake3::Hash {
         let Range { start, end } = self.blocks_of(entry);
         file_hash(&blocks[start as usize..end as usize])
     }
 }
 
-/// Blocks in the order in which they are moved, cut into messages: small files share one, so that
-/// they cost no round trip each.
+/// Blocks in transfer order, grouped into messages. Small files share a message, so that they do
+/// not cost a round trip each.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     blocks: Vec<u32>,
-    /// Where segments end.
+    /// Where each segment ends.
     ends: Vec<usize>,
     bytes: u64,
 }
 
 impl Segments {
-    /// Of the blocks for which `is_there` says no.
+    /// Groups the blocks for which `is_there` returns false.
     pub(super) fn new(tree: &Tree, is_there: impl Fn(u32) -> bool) -> Segments {
         let mut segments = Segments::default();
         let (mut bytes, mut first) = (0, 0);
@@ -134,12 +136,12 @@ impl Segments {
         self.ends.len() as u32
     }
 
-    /// Bytes of all of them.
+    /// The bytes of all segments.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Entries of which something is moved.
+    /// The entries of which some blocks are moved.
     pub(super) fn files(&self, tree: &Tree) -> HashSet<usize> {
         self.blocks.iter().map(|block| tree.place(*block).entry).collect()
     }

@@ -1,15 +1,15 @@
-//! A number of turns that threads take and give back.
+//! A counting semaphore.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// So many may go on at a time.
+/// Lets a limited number of threads proceed at a time.
 pub(super) struct Turns {
     count: usize,
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// A turn, given back when it is dropped.
+/// A permit, released on drop.
 pub(super) struct Turn<'a>(&'a Turns);
 
 impl Turns {
@@ -17,12 +17,12 @@ impl Turns {
         Turns { count, free: Mutex::new(count), freed: Condvar::new() }
     }
 
-    /// Whether nobody has one.
+    /// Whether no permits are held.
     pub(super) fn are_all_free(&self) -> bool {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner) == self.count
     }
 
-    /// Waits for a turn.
+    /// Waits for a permit.
     pub(super) fn wait(&self) -> Turn<'_> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let mut free =

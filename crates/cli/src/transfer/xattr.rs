@@ -1,4 +1,4 @@
-//! Extended attributes of users. Others are the system's, and stay where they are.
+//! User extended attributes. Others belong to the system and are not sent.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use rustix::fs::{XattrFlags, fsetxattr, getxattr, listxattr};
 use super::message::{Entry, MAX_XATTR_BYTES, Xattr};
 
 const USER: &[u8] = b"user.";
-/// Attributes of one entry.
+/// Maximum number of attributes of one entry.
 const MAX_COUNT: usize = 128;
 
 /// A file's attributes.
@@ -33,7 +33,7 @@ pub(super) fn list(path: &Path) -> io::Result<Vec<Xattr>> {
     Ok(found)
 }
 
-/// Whether a sender may send these.
+/// Whether these attributes are acceptable from a sender.
 pub(super) fn are_right(xattrs: &[Xattr]) -> bool {
     let bytes: usize = xattrs.iter().map(|x| x.name.len() + x.value.len()).sum();
     bytes <= MAX_XATTR_BYTES
@@ -41,7 +41,7 @@ pub(super) fn are_right(xattrs: &[Xattr]) -> bool {
         && xattrs.iter().all(|x| x.name.starts_with(USER) && !x.name.contains(&0))
 }
 
-/// Gives a file the attributes of its entry.
+/// Sets the attributes of an entry on its file.
 pub(super) fn set(file: &File, entry: &Entry) -> io::Result<()> {
     for Xattr { name, value } in &entry.xattrs {
         fsetxattr(file, &name[..], value, XattrFlags::empty())?;

@@ -8,9 +8,9 @@ use clap::Args;
 
 /// Put a long, narrow, lossy link between two network namespaces, and run programs at its ends
 ///
-/// Each end is a network of its own with one device. What a program sends there crosses the link,
-/// packet by packet, also where the kernel hands over 64 KiB at a time. The report says what the
-/// link did, and how late: a run that was too late to be believed ends with status 75.
+/// Each end is a separate network with one device. What a program sends there crosses the link
+/// packet by packet, even if the kernel hands over 64 KiB at a time. The report says what the link
+/// did, and how late: a run that was too late to be trusted ends with status 75.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline wan --link rate=1Gbps,delay=20ms,queue=1bdp,loss=0.1% \\\n      \
@@ -35,7 +35,7 @@ pub(crate) struct WanArgs {
     /// 10s:rate=300Mbps,delay=20ms,queue=5MB
     #[arg(long, value_name = "TIME:PROFILE", value_parser = parse_step)]
     pub(super) then: Option<Step>,
-    /// Seed of the losses, in place of the profile's
+    /// Seed of the losses, instead of the profile's
     #[arg(long)]
     pub(super) seed: Option<u64>,
     /// The largest IP packet
@@ -45,7 +45,7 @@ pub(crate) struct WanArgs {
     /// Use IPv6 addresses
     #[arg(long)]
     pub(super) ipv6: bool,
-    /// Command at the left end: the server, as a rule
+    /// Command at the left end, usually the server
     #[arg(long, value_name = "COMMAND")]
     pub(super) left: Option<String>,
     /// Command at the right end; its exit status becomes that of `bowline wan`
@@ -54,7 +54,7 @@ pub(crate) struct WanArgs {
     /// Keep the link up until interrupted, and say how to enter its ends
     #[arg(long)]
     pub(super) hold: bool,
-    /// Start the right command after this time, whether something listens on the left or not
+    /// Start the right command after this time, whether or not something listens on the left
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub(super) start_after: Option<Duration>,
     /// How late the 99th percentile of packets may leave [1ms, or 2 % of the delay if that is more]
@@ -68,7 +68,7 @@ pub(crate) struct WanArgs {
     pub(super) json: bool,
 }
 
-/// What the link becomes.
+/// A change of the link.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) after: Duration,
@@ -88,7 +88,7 @@ fn parse_step(text: &str) -> Result<Step, String> {
 }
 
 impl WanArgs {
-    /// Both directions.
+    /// The profiles of both directions.
     pub(super) fn links(&self) -> (LinkProfile, LinkProfile) {
         let mut there = self.link.clone();
         let mut back = self.link_back.clone().unwrap_or_else(|| there.clone());
@@ -99,7 +99,7 @@ impl WanArgs {
         (there, back)
     }
 
-    /// How late is too late.
+    /// How late packets may be.
     pub(super) fn late_limit(&self) -> Duration {
         const AT_LEAST: Duration = Duration::from_millis(1);
         let (there, back) = self.links();

@@ -1,4 +1,4 @@
-//! What crosses the link, as a pcap file.
+//! Captures what crosses the link in a pcap file.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -10,7 +10,7 @@ use bowline_wan::Tap;
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 
-/// Writes every packet to a file. When the disk is full, the file ends there and the link goes on.
+/// Writes every packet to a file. If the disk is full, the file ends there, and the link continues.
 pub(super) fn tap(path: &Path) -> Result<Tap, String> {
     let failed = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
     let file = File::create(path).map_err(|e| failed(&e))?;

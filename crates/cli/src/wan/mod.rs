@@ -15,10 +15,10 @@ pub(crate) use args::WanArgs;
 use report::Outcome;
 use session::Ending;
 
-/// The exit status of a run that was too late to be believed: EX_TEMPFAIL, try again.
+/// The exit status of a run that was too late to be trusted: EX_TEMPFAIL, try again.
 const REFUSED: u8 = 75;
 
-/// Makes the link, runs what is to run, and reports.
+/// Creates the link, runs the commands, and reports.
 pub(crate) fn run(args: &WanArgs) -> Result<ExitCode, Box<dyn Error>> {
     if args.left.is_none() && args.right.is_none() && !args.hold {
         return Err("nothing to run: give --left and --right, or --hold".into());
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &WanArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(exit_code(&ending, &outcome))
 }
 
-/// The programs' failure comes before that of the link: it may have caused it.
+/// A failure of the programs takes precedence over one of the link, which may be its consequence.
 fn exit_code(ending: &Ending, outcome: &Outcome) -> ExitCode {
     match ending.status() {
         0 if outcome.refused.is_some() => ExitCode::from(REFUSED),

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use bowline_wan::Host;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How long the rest of the output may take once the program is gone.
+/// How long the remaining output may take after the program has exited.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A command that runs, with its output passed on line by line.
+/// A running command. Its output is forwarded line by line.
 pub(super) struct Program {
     child: Child,
     readers: Vec<JoinHandle<()>>,
@@ -21,12 +21,12 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts a shell's command at an end.
+    /// Starts a shell command at one end.
     pub(super) fn start(host: &Host, text: &str) -> Result<Program, Box<dyn Error>> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", text]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own, so that what it starts can be ended with it.
+        // Use a separate process group, so that its children can be terminated with it.
         command.process_group(0);
         let mut child =
             host.spawn(command).map_err(|e| format!("cannot start a shell for `{text}`: {e}"))?;
@@ -42,7 +42,7 @@ impl Program {
         Ok(Program { child, readers, status: None })
     }
 
-    /// Its exit status as a shell would report it, if it has ended.
+    /// Its exit status as a shell would report it, if it has exited.
     pub(super) fn status(&mut self) -> Option<i32> {
         if self.status.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
@@ -52,22 +52,22 @@ impl Program {
         self.status
     }
 
-    /// Tells it, and all that it started, to end.
+    /// Sends a signal to the program and everything that it started.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It may be gone already.
+            // The program may have exited already.
             let _ = kill_process_group(group, signal);
         }
     }
 
-    /// Ends what is left of it and waits for the last of its output.
+    /// Terminates what is left of the program, and waits for the rest of its output.
     pub(super) fn end(mut self) {
         self.signal(Signal::KILL);
-        // Fails for a program that was waited for already.
+        // Fails for a program that was already waited for.
         let _ = self.child.wait();
         let until = Instant::now() + OUTPUT_PATIENCE;
         for reader in self.readers {
-            // Somebody who left the group may hold the pipe for good.
+            // A process that left the group may hold the pipe open forever.
             while !reader.is_finished() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(2));
             }

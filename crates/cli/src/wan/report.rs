@@ -1,11 +1,11 @@
-//! What a run is reported as.
+//! The report of a run.
 
 use std::error::Error;
 
 use bowline_wan::{DirectionReport, Report};
 use serde::Serialize;
 
-/// A run and its end.
+/// A run and its result.
 #[derive(Serialize)]
 pub(super) struct Outcome {
     pub(super) version: u32,
@@ -13,10 +13,10 @@ pub(super) struct Outcome {
     pub(super) report: Report,
     pub(super) seed: u64,
     pub(super) late_limit_us: f64,
-    /// `null` for a command that was not there, or was ended.
+    /// `null` if there was no command, or if it was terminated.
     pub(super) left_status: Option<i32>,
     pub(super) right_status: Option<i32>,
-    /// Why the run is not to be believed.
+    /// Why the run is not to be trusted.
     pub(super) refused: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The course of a run: who starts when, and what ends it.
+//! The course of a run: what starts when, and what ends it.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -9,25 +9,25 @@ use rustix::process::Signal;
 use super::args::WanArgs;
 use super::program::Program;
 
-/// How long something on the left may take until it listens.
+/// How long to wait until something listens on the left.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the left may take to end of its own accord after the right has.
+/// How long the left command may take to exit by itself after the right one has.
 const GRACE: Duration = Duration::from_secs(2);
-/// And when told to.
+/// How long a command may take to exit when told to.
 const KILL_AFTER: Duration = Duration::from_secs(1);
 
 /// How a run ended.
 pub(super) struct Ending {
-    /// Exit status of the left command; `None` if there was none, or it was ended.
+    /// Exit status of the left command; `None` if there was none, or if it was terminated.
     pub(super) left_status: Option<i32>,
-    /// That of the right one.
+    /// Exit status of the right command.
     pub(super) right_status: Option<i32>,
     /// The signal that ended the run.
     signal: Option<i32>,
 }
 
 impl Ending {
-    /// What the whole exits with: the right's status, or the left's where that is all there is.
+    /// The overall exit status: the right command's, or the left one's if there is no other.
     pub(super) fn status(&self) -> i32 {
         if let Some(signal) = self.signal {
             return 128 + signal;
@@ -36,7 +36,7 @@ impl Ending {
     }
 }
 
-/// Says how to get into the ends.
+/// Prints how to enter the ends.
 pub(super) fn print_entrances(wan: &Wan) {
     let is_root = rustix::process::getuid().is_root() && !in_user_namespace();
     let user = format!("-U --preserve-credentials -t {} ", std::process::id());
@@ -52,14 +52,14 @@ pub(super) fn print_entrances(wan: &Wan) {
     println!("The link is up until this is interrupted.");
 }
 
-/// Whether the process made itself root.
+/// Whether the process is root only in a user namespace of its own.
 fn in_user_namespace() -> bool {
     const WHOLE: &str = "4294967295";
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().last() != Some(WHOLE)
 }
 
-/// Runs the commands to their end, or to that of the user's patience.
+/// Runs the commands until they exit, or until the user interrupts.
 pub(super) fn run(wan: &Wan, args: &WanArgs, signals: &Signals) -> Result<Ending, Box<dyn Error>> {
     let text = |command: &str| {
         command
@@ -87,7 +87,7 @@ struct Run {
 }
 
 impl Run {
-    /// Waits until the right may start.
+    /// Waits until the right command may start.
     fn wait_for_left(&mut self, left: &Host, start_after: Option<Duration>, signals: &Signals) {
         let start = Instant::now();
         while self.signal.is_none() {
@@ -106,7 +106,7 @@ impl Run {
         }
     }
 
-    /// Waits until the command that decides has ended.
+    /// Waits until the command that decides has exited.
     fn wait_for_end(&mut self, hold: bool, signals: &Signals) {
         while self.signal.is_none() {
             let decides = self.right.as_mut().or(self.left.as_mut());
@@ -117,7 +117,7 @@ impl Run {
         }
     }
 
-    /// Ends what still runs, politely first.
+    /// Terminates what still runs, politely first.
     fn end(mut self, signals: &Signals) -> Ending {
         if self.signal.is_none() {
             self.wait_for_both(GRACE, signals);
@@ -141,7 +141,7 @@ impl Run {
             if programs.all(|p| p.status().is_some()) {
                 return;
             }
-            // Told again, and not for the first time, to end.
+            // The user has asked again.
             if matches!(signals.wait(Duration::from_millis(20)), Woken::End(_)) {
                 return;
             }

@@ -1,4 +1,4 @@
-//! What the tests of `bowline send` and `bowline recv` share: two processes on loopback.
+//! Shared by the tests of `bowline send` and `bowline recv`: two processes on loopback.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 pub const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
 pub const MIB: usize = 1 << 20;
 
-/// A directory of the test's own, removed with it.
+/// A separate directory for each test. It is removed on drop.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -40,26 +40,26 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs the program with a configuration directory of the test's own.
+/// Runs the program with a separate configuration directory.
 pub fn bowline(config: &Path) -> Command {
     let mut command = Command::new(BOWLINE);
     command.env("XDG_CONFIG_HOME", config).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// A receiver on an address of its own, ended when dropped.
+/// A receiver on its own address. It is killed on drop.
 pub struct Recv {
     pub child: Child,
     pub addr: String,
     pub port: String,
-    /// What it says next on stderr.
+    /// Its stderr, from the next line on.
     pub stderr: BufReader<ChildStderr>,
-    /// Configuration of its senders.
+    /// Configuration directory of its senders.
     config: PathBuf,
 }
 
 impl Recv {
-    /// Starts one that takes from processes of this host.
+    /// Starts a receiver that accepts processes of this host.
     pub fn start(dir: &Path, args: &[&str]) -> Recv {
         let config = dir.parent().unwrap().join("config");
         let mut all = vec!["--json"];
@@ -67,7 +67,7 @@ impl Recv {
         Recv::with_config(dir, &config, &config, &all)
     }
 
-    /// Starts one, with its configuration and that of its senders.
+    /// Starts a receiver with its own configuration and that of its senders.
     pub fn with_config(dir: &Path, config: &Path, senders: &Path, args: &[&str]) -> Recv {
         let addr = random_addr();
         let mut child = bowline(config)
@@ -88,7 +88,7 @@ impl Recv {
         Recv { child, addr, port, stderr, config: senders.to_owned() }
     }
 
-    /// The next line on stderr that has `text` in it.
+    /// The next line on stderr that contains `text`.
     pub fn line_with(&mut self, text: &str) -> String {
         let mut line = String::new();
         loop {
@@ -100,7 +100,7 @@ impl Recv {
         }
     }
 
-    /// The code that it shows.
+    /// The code that the receiver shows.
     pub fn code(&mut self) -> String {
         self.line_with("code: ").trim_start_matches("code: ").to_owned()
     }
@@ -119,7 +119,7 @@ impl Recv {
         self.send_command(paths, args).output().unwrap()
     }
 
-    /// Sends, which must work; returns the sender's report.
+    /// Sends, which must succeed. Returns the sender's report.
     pub fn send_ok(&self, paths: &[&Path], args: &[&str]) -> Value {
         let output = self.send(paths, args);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -127,7 +127,7 @@ impl Recv {
         report(&output)
     }
 
-    /// The receiver's report, after which it must have ended well.
+    /// The receiver's report. The receiver must have exited successfully.
     pub fn report(mut self) -> Value {
         let mut text = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -143,7 +143,7 @@ impl Drop for Recv {
     }
 }
 
-/// The last object on stdout, where nothing but JSON may be.
+/// The last object on stdout, which must contain nothing but JSON.
 pub fn report(output: &Output) -> Value {
     last_object(&String::from_utf8_lossy(&output.stdout))
 }
@@ -167,14 +167,14 @@ pub fn random_addr() -> String {
     format!("127.{}.{}.{}", a.max(1), b, c.clamp(1, 254))
 }
 
-/// Bytes that differ everywhere.
+/// Pseudo-random bytes.
 pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut out = vec![0; bytes];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut out);
     out
 }
 
-/// It ended with this status, and said so.
+/// Checks the exit status and the error message.
 pub fn ended(output: &Output, status: i32, expected: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{stderr}");
@@ -185,7 +185,7 @@ pub fn failed(output: &Output, expected: &str) {
     ended(output, 1, expected);
 }
 
-/// Something was left out, and it said what.
+/// Checks that something was left out, and that the message names it.
 pub fn left_out(output: &Output, expected: &str) {
     ended(output, 3, expected);
 }

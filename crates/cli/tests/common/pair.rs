@@ -1,4 +1,4 @@
-//! A `bowline perf` between two processes, for tests that look at it from outside.
+//! A `bowline perf` between two processes, for tests that observe it from outside.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 pub const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A test between two processes, killed when dropped.
+/// A test between two processes, which are killed on drop.
 pub struct Pair {
     pub server: Child,
     pub client: Child,
@@ -21,12 +21,12 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts a test of some time, and waits until both processes have their devices.
+    /// Starts a test of this duration, and waits until both processes have opened their devices.
     pub fn start(test: &str, time: &str) -> Pair {
         Pair::on(test, time, |_| random_addr())
     }
 
-    /// The same; the client's address follows from the server's.
+    /// The same; the client's address is computed from the server's.
     pub fn on(test: &str, time: &str, client_addr: impl Fn(&str) -> String) -> Pair {
         let server_addr = random_addr();
         let client_addr = client_addr(&server_addr);
@@ -56,7 +56,7 @@ impl Pair {
         pair
     }
 
-    /// The client's report, once it has ended.
+    /// The client's report, after it has exited.
     pub fn client_json(mut self) -> Value {
         let status = self.client.wait().unwrap();
         let mut lines = BufReader::new(self.client.stdout.take().unwrap()).lines();

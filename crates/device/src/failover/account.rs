@@ -1,28 +1,28 @@
-//! What has happened, for logs, counters and reports.
+//! Records what happened, for logs, counters and reports.
 
 use bowline_failover::{Cause, Mode, Outcome, Rail, Report};
 
-/// Events kept; the counters go on.
+/// Maximum number of events kept; the counters continue.
 const MAX_KEPT: usize = 4096;
 
-/// What has happened to the connections of two rails.
+/// What happened to the connections of two rails.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// How connections are moved.
+    /// How connections move.
     pub mode: Mode,
-    /// Connections there are now.
+    /// Current number of connections.
     pub connections: usize,
-    /// Those of them whose peer's backup is known, so that they can move.
+    /// Connections whose peer's backup is known, so that they can move.
     pub ready: usize,
-    /// Those on the backup rail.
+    /// Connections on the backup rail.
     pub away: usize,
     /// Moves to the backup, and back.
     pub moves: [u64; 2],
-    /// Connections that failed all the same.
+    /// Connections that failed nevertheless.
     pub failed: u64,
-    /// Requests that were not done when their connection moved, and went along.
+    /// Requests that were outstanding when their connection moved, and moved with it.
     pub requests: u64,
-    /// What happened, in order, counted from the start; not all of it if it is a lot.
+    /// Events in order, counted from the start; truncated if there are many.
     pub timeline: Vec<Report>,
 }
 
@@ -36,7 +36,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Something happened.
+    /// Records an event.
     pub fn enter(&mut self, report: Report) {
         match report.outcome {
             Outcome::Moved { requests, .. } => {
@@ -50,7 +50,7 @@ impl Tally {
         }
     }
 
-    /// All of it. `(connections, ready)` and `away` are counts of now.
+    /// The whole account. `(connections, ready)` and `away` are the current counts.
     pub fn account(
         &self,
         mode: Mode,
@@ -63,8 +63,8 @@ impl Tally {
     }
 }
 
-/// Reports for people: a line for those that have the same cause and end. When a port dies, all of
-/// its connections move at once.
+/// Describes reports as text, with one line for all reports that have the same cause and outcome.
+/// When a port fails, all of its connections move at once.
 pub fn describe(reports: &[Report]) -> Vec<String> {
     let alike = |a: &Report, b: &Report| {
         a.cause == b.cause
@@ -135,7 +135,7 @@ fn milliseconds(ns: u64) -> String {
 }
 
 impl Account {
-    /// As one JSON object.
+    /// The account as one JSON object.
     pub fn to_json(&self) -> String {
         let timeline: Vec<String> = self.timeline.iter().map(event_json).collect();
         format!(
@@ -154,7 +154,7 @@ impl Account {
     }
 }
 
-/// A part of the timeline: names are fixed words, so that nothing needs quoting.
+/// One event of the timeline. Names are fixed words, so nothing needs quoting.
 fn event_json(report: &Report) -> String {
     let number = |n: Option<u64>| n.map_or("null".to_owned(), |n| n.to_string());
     let (outcome, handover, requests) = match report.outcome {

@@ -1,5 +1,5 @@
-//! The supervisor's thread: wakes it for what concerns it, and never makes it wait for anything
-//! else.
+//! The supervisor's thread. It wakes the supervisor for relevant events, and never makes it wait
+//! for anything else.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use bowline_wire::Qpn;
 use super::keys::PeerKeys;
 use super::{Core, Directory, Shared};
 
-/// How often the ports are asked whether they are up. The kernel says when an interface changes,
-/// but nobody when a fault that was ordered begins or ends.
+/// How often to check whether the ports are up. The kernel reports changes of an interface, but
+/// nothing reports when an injected fault begins or ends.
 const LINK_PERIOD: Duration = Duration::from_millis(5);
 
-/// What wakes the thread.
+/// The reasons to wake the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
-    /// Something changed: look.
+    /// Something changed.
     Wake,
     /// A message from another agent.
     Control,
-    /// The store has found something.
+    /// The store has found an entry.
     Found,
-    /// A connection of the engine with this position got no answer.
+    /// A connection on the engine with this index got no response.
     PathFailed(usize, Qpn),
 }
 
@@ -42,7 +42,7 @@ impl Token {
         }
     }
 
-    /// What a lane puts a QP's number to when its path fails.
+    /// The tag to which a lane adds a QP's number when the QP's path fails.
     pub(super) fn path_tag(layout: Layout, at: Place) -> u64 {
         path_tag(layout.index(at))
     }
@@ -61,10 +61,10 @@ fn path_tag(engine: usize) -> u64 {
     (engine as u64 + 1) << 32
 }
 
-/// What the thread remembers.
+/// The thread's state.
 struct Driver<'a> {
     shared: &'a Shared,
-    /// Which ports were up when they were last looked at.
+    /// Which ports were up at the last check.
     up: Vec<bool>,
 }
 
@@ -72,7 +72,7 @@ struct Driver<'a> {
 pub(super) fn run(shared: &Shared) {
     run_promptly();
     let mut driver = Driver { shared, up: vec![true; shared.engines.all().len()] };
-    // Without it, changes are seen when the ports are asked.
+    // Without this, changes are only seen when the ports are checked.
     let news = LinkNews::open().ok();
     while !shared.stopping.load(Ordering::Acquire) {
         let next = match &news {
@@ -90,7 +90,7 @@ pub(super) fn run(shared: &Shared) {
 }
 
 impl Driver<'_> {
-    /// How long there is nothing to do unless something happens.
+    /// How long to sleep if nothing happens.
     fn timeout(&self) -> Duration {
         let shared = self.shared;
         match shared.core().supervisor.deadline() {
@@ -99,8 +99,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Takes in all that has happened, then lets the supervisor act once: when a port dies, all its
-    /// connections fail at once, and what follows from that is done for all of them together.
+    /// Takes in all events, then lets the supervisor act once. When a port fails, all of its
+    /// connections fail at once, and the supervisor handles all of them together.
     fn handle(&mut self, first: Option<u64>) -> Result<(), ChannelClosed> {
         let shared = self.shared;
         let mut next = first;

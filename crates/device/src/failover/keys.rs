@@ -1,5 +1,5 @@
-//! Keys of peers' memory on their second NICs: of verbs devices, which have others there. Soft NICs
-//! have the same.
+//! Keys of peers' memory on their second NICs. Verbs devices have different keys there, and soft
+//! NICs have the same ones.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,37 +10,37 @@ use bowline_wire::Qpn;
 
 use super::Directory;
 
-/// What a look for a key is called, where queue pairs have a life.
+/// Marks a lookup for a key, in the field where queue pairs have their life.
 const KEY_LIFE: u64 = 1 << 63;
-/// Keys that are looked for.
+/// Maximum number of keys that are looked up.
 const MAX_KEYS: usize = 1 << 16;
 
-/// The key under which a region's key on the second NIC is found.
+/// The store key of a region's key on the second NIC.
 pub fn region_key(addr: IpAddr, rkey: u32) -> Option<Key> {
     Key::new(format!("mr/{addr}/{rkey:08x}")).ok()
 }
 
-/// Keys that were asked for, and answers.
+/// Requested keys and their answers.
 #[derive(Default)]
 pub(super) struct PeerKeys {
     asked: HashMap<(IpAddr, u32), u64>,
     known: HashMap<(IpAddr, u32), u32>,
-    /// How often something has become known, or has changed.
+    /// How often a key became known or changed.
     changes: u64,
 }
 
 impl PeerKeys {
-    /// Whether an answer of the store is for this.
+    /// Whether an answer of the store is for a key lookup.
     pub(super) fn is_ours(who: Life) -> bool {
         who.life & KEY_LIFE != 0
     }
 
-    /// How often something has become known, or has changed.
+    /// How often a key became known or changed.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// The key on the second NIC. One that is not known is asked for, and from then on watched: a
+    /// The key on the second NIC. An unknown key is requested, and watched from then on, because a
     /// peer may register other memory under it.
     pub(super) fn look(&mut self, directory: &Directory, addr: IpAddr, rkey: u32) -> Option<u32> {
         let known = self.known.get(&(addr, rkey)).copied();
@@ -56,7 +56,7 @@ impl PeerKeys {
         known
     }
 
-    /// The store has an answer.
+    /// Handles an answer of the store.
     pub(super) fn found(&mut self, who: Life, bytes: &[u8]) {
         let key = self.asked.iter().find(|(_, called)| **called == who.life).map(|(key, _)| *key);
         if let (Some(key), Ok(bytes)) = (key, <[u8; 4]>::try_from(bytes)) {

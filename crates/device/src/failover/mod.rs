@@ -1,4 +1,4 @@
-//! Failover in the product: the threads, the clock and the store around a [`Supervisor`].
+//! Runs failover: the threads, the clock and the store around a [`Supervisor`].
 
 mod account;
 mod directory;
@@ -29,54 +29,56 @@ pub use keys::region_key;
 use crate::engines::LaneEngines;
 use crate::{BackupSpec, DeviceError, Log, random_bytes};
 
-/// Tokens that can wait for the supervisor's thread: more than there can be connections.
+/// Maximum number of pending tokens for the supervisor's thread: more than there can be
+/// connections.
 const MAX_TOKENS: usize = 1 << 20;
 
 /// Keeps the reliable connections of a device alive.
 ///
-/// One thread runs the supervisor and nothing that could make it wait; another talks to the store.
+/// One thread runs the supervisor, and nothing that could make it wait. Another one talks to the
+/// store.
 pub(crate) struct Failover {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the program's threads and the supervisor's share.
+/// State shared by the program's threads and the supervisor's.
 struct Shared {
     mode: Mode,
     engines: Arc<LaneEngines>,
     /// Connections on the backup rail.
     away: AtomicUsize,
     core: Arc<Mutex<Core>>,
-    /// Completion queues that somebody may wait for.
+    /// Completion queues that threads may wait for.
     cqs: Mutex<HashMap<CqId, CqNotify>>,
-    /// What wakes the supervisor's thread.
+    /// Wakes the supervisor's thread.
     inbox: Arc<EventChannel<u64>>,
     directory: Directory,
     log: Log,
     stopping: AtomicBool,
 }
 
-/// The supervisor and what belongs to it, under one lock. Whoever has it may take a lane's lock,
+/// The supervisor and its state, under one lock. A thread that holds it may take a lane's lock, but
 /// never the other way round.
 struct Core {
     supervisor: Supervisor,
     tally: Tally,
     keys: keys::PeerKeys,
     random: ChaCha20Rng,
-    /// Moves that sleepers have been woken for.
+    /// The number of moves for which sleeping threads have been woken.
     moves_seen: u64,
 }
 
-/// Keeps connections where they are.
+/// Prevents connections from moving.
 pub(crate) struct Held<'a>(#[expect(dead_code, reason = "held for its lock")] MutexGuard<'a, Core>);
 
-/// The key under which a queue pair's entry is found.
+/// The store key of a queue pair's entry.
 pub fn queue_pair_key(addr: IpAddr, qpn: Qpn) -> Result<Key, StoreError> {
     Key::new(format!("qp/{addr}/{:06x}", qpn.get()))
 }
 
 impl Failover {
-    /// Starts looking after the connections between the two rails.
+    /// Starts to supervise the connections between the two rails.
     pub(crate) fn start(
         engines: &Arc<LaneEngines>,
         spec: &BackupSpec,
@@ -118,31 +120,31 @@ impl Failover {
         Ok(Failover { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Whether some connection is on the backup rail.
+    /// Whether any connection is on the backup rail.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
-        // Not relaxed: whoever arms a queue must not miss a move that saw it unarmed.
+        // Not relaxed: a thread that arms a queue must not miss a move that saw the queue unarmed.
         self.shared.away.load(Ordering::SeqCst) != 0
     }
 
-    /// What has happened so far.
+    /// The account of what has happened so far.
     pub(crate) fn account(&self) -> Account {
         let core = self.shared.core();
         let count = core.supervisor.count();
         core.tally.account(self.shared.mode, count, core.supervisor.away())
     }
 
-    /// Keeps connections where they are while the result lives.
+    /// Prevents connections from moving while the result lives.
     pub(crate) fn hold(&self) -> Held<'_> {
         Held(self.shared.core())
     }
 
-    /// Looks after a queue pair from now on, and tells peers of its spare.
+    /// Supervises a queue pair from now on, and tells peers about its spare.
     pub(crate) fn begin(&self, qp: &Qp) {
         self.shared.begin(&mut self.shared.core(), qp);
     }
 
-    /// The queue pair is connected: looks for what its peer has as a backup.
+    /// The queue pair is connected: looks for its peer's backup.
     pub(crate) fn connected(&self, qp: &Qp, peer: IpAddr, peer_qpn: Qpn) {
         let life = self.shared.core().supervisor.life_of(qp.qpn());
         if let (Some(life), Ok(key)) = (life, queue_pair_key(peer, peer_qpn)) {
@@ -150,18 +152,19 @@ impl Failover {
         }
     }
 
-    /// Brings a queue pair home and forgets it, before the program fails or destroys it.
+    /// Moves a queue pair back to the default rail and forgets it, before the program fails or
+    /// destroys it.
     pub(crate) fn end(&self, qp: &Qp) {
         self.shared.end(&mut self.shared.core(), qp);
     }
 
-    /// As [`Failover::end`], before the program resets it: it may be connected again.
+    /// Like [`Failover::end`], before the program resets the queue pair. It may be connected again.
     pub(crate) fn reset(&self, qp: &Qp) {
         let mut core = self.shared.core();
         self.shared.end(&mut core, qp);
         self.shared.begin(&mut core, qp);
         drop(core);
-        // The peer may be about to look for what it was before.
+        // The peer may soon look for the entry, and must not find the old one.
         self.shared.directory.sync();
     }
 
@@ -173,13 +176,13 @@ impl Failover {
         self.shared.cqs().remove(&cq);
     }
 
-    /// Ends failover: connections stay where they are, and entries leave the store.
+    /// Stops failover: connections stay where they are, and the entries are removed from the store.
     pub(crate) fn shutdown(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.inbox.push(Token::Wake.encode());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic there has ended failover already.
+            // If the thread panicked, failover has ended already.
             let _ = thread.join();
         }
         self.shared.directory.shutdown();
@@ -199,23 +202,23 @@ impl Shared {
         self.cqs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The clock that the supervisor goes by.
+    /// The supervisor's clock.
     fn now(&self) -> Time {
         self.engines.all()[0].now()
     }
 
-    /// Calls the supervisor, and sees to what follows from it.
+    /// Calls the supervisor, and handles the consequences.
     fn supervise<R>(
         &self,
         core: &mut Core,
         call: impl FnOnce(&mut Supervisor, Time, &LaneEngines) -> R,
     ) -> R {
         let result = call(&mut core.supervisor, self.now(), &self.engines);
-        // Before sleepers are looked at: see `mirror::Cq::arm`.
+        // This must precede the check for sleeping threads: see `mirror::Cq::arm`.
         self.away.store(core.supervisor.away(), Ordering::SeqCst);
         let moves = core.supervisor.moves();
         if std::mem::replace(&mut core.moves_seen, moves) != moves {
-            // What a sleeper waits for may come on the other rail, which it has not armed.
+            // A sleeping thread's completion may arrive on the other rail, which it has not armed.
             self.cqs().values().for_each(CqNotify::raise);
         }
         let reports: Vec<Report> = iter::from_fn(|| core.supervisor.poll_report()).collect();
@@ -226,7 +229,7 @@ impl Shared {
         result
     }
 
-    /// Makes a queue pair known to its agent and to peers.
+    /// Registers a queue pair with its agent, and publishes it to peers.
     fn begin(&self, core: &mut Core, qp: &Qp) {
         let token = u128::from(core.random.next_u64()) << 64 | u128::from(core.random.next_u64());
         if let (Some((life, entry)), Ok(key)) = (core.supervisor.add(qp, token), self.own_key(qp)) {
@@ -234,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// Brings a queue pair home and forgets it.
+    /// Moves a queue pair back to the default rail and forgets it.
     fn end(&self, core: &mut Core, qp: &Qp) {
         let ended = self.supervise(core, |supervisor, _, engines| supervisor.remove(engines, qp));
         let Some(life) = ended else { return };
@@ -248,7 +251,7 @@ impl Shared {
         queue_pair_key(self.engines.all()[0].port_caps().addr, qp.qpn())
     }
 
-    /// The store has found the peer of a connection.
+    /// Handles a connection's peer that was found in the store.
     fn peer_found(&self, who: Life, entry: &Entry) {
         let core = &mut self.core();
         let found = self

@@ -1,5 +1,5 @@
-//! Reliable multicast inside a port: the sender's own copies what it sends to a group, and merges
-//! what members answer (`docs/multicast.md`).
+//! Reliable multicast inside a port: the sender's own port copies what it sends to a group, and
+//! merges the members' responses (`docs/multicast.md`).
 
 mod outgoing;
 mod port;
@@ -20,17 +20,17 @@ use port::ReplicatingPort;
 
 use crate::{Device, DeviceError};
 
-/// Copies and merges for the groups whose senders are on one lane.
+/// Copies packets and merges responses for the groups whose senders are on one lane.
 #[derive(Debug)]
 pub struct Replicator {
     engine: Mutex<Switch>,
-    /// Groups. Without any, the port has nothing to do.
+    /// Number of groups. If there are none, the port has nothing to do.
     groups: AtomicUsize,
     ids: Mutex<IdPool>,
 }
 
 impl Replicator {
-    /// Puts one around the port of a lane.
+    /// Wraps the port of a lane in a replicator.
     fn install(lane: &Lane) -> Result<Arc<Replicator>, LaneError> {
         let engine = Mutex::new(Switch::new(SwitchLimits::default()));
         let replicator =
@@ -40,15 +40,15 @@ impl Replicator {
         Ok(replicator)
     }
 
-    /// Its engine, for everything but tables.
+    /// The engine, for everything except tables.
     pub fn engine(&self) -> MutexGuard<'_, Switch> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a table: see [`Switch::install`].
+    /// Installs a table: see [`Switch::install`].
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// Why the table is rejected.
     pub fn install_table(&self, now: Time, table: Table) -> Result<(), InvalidTable> {
         let mut engine = self.engine();
         engine.install(now, table)?;
@@ -56,19 +56,19 @@ impl Replicator {
         Ok(())
     }
 
-    /// Forgets a group.
+    /// Removes a group.
     pub fn remove(&self, group: &GroupKey) {
         let mut engine = self.engine();
         engine.remove(group);
         self.groups.store(engine.len(), Ordering::Release);
     }
 
-    /// A group ID that is not in use; `None` if all are.
+    /// An unused group ID; `None` if all are in use.
     pub fn take_id(&self) -> Option<Qpn> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Gives a group ID back.
+    /// Gives a group ID back for reuse.
     pub fn give_back_id(&self, id: Qpn) {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).give_back(id);
     }
@@ -79,7 +79,7 @@ impl Replicator {
 }
 
 impl Device {
-    /// What copies and merges for groups whose senders are on a lane.
+    /// The replicator for groups whose senders are on a lane.
     ///
     /// # Errors
     /// If the lane has ended, or the device is a verbs device.

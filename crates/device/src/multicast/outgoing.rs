@@ -1,4 +1,4 @@
-//! Copies on their way to a port, in trains.
+//! Queues copies for a port, in trains.
 
 use std::ops::Range;
 
@@ -7,26 +7,27 @@ use bowline_multicast::{Arrival, Edit, GROUP_PREFIX, Replicas, Switch, Verdict};
 use bowline_nic::{IpId, Time, TxBatch, TxCaps};
 use bowline_wire::FlowKey;
 
-/// Packets of one batch.
+/// Maximum number of packets in a batch.
 const BATCH_PACKETS: usize = 1024;
-/// Batches for one branch that wait at most. Copies beyond are dropped, and sent again by the
-/// sender.
+/// Maximum number of waiting batches for one branch. Further copies are dropped, and retransmitted
+/// by the sender.
 const MAX_BATCHES: usize = 64;
 
-/// Packets on their way out, branch by branch: each member gets what is for it in one piece, as it
-/// would from a sender of its own. By turns, a burst each, it would be woken for every one.
+/// Outgoing packets, branch by branch. Each member gets its packets in one piece, as it would from
+/// a dedicated sender. If the branches took turns, a burst each, each member would be woken for
+/// every burst.
 pub struct Outgoing {
     caps: TxCaps,
-    /// First what is for no branch.
+    /// The first queue holds packets that are for no branch.
     queues: Vec<Queue>,
 }
 
-/// Packets for one branch, in the order in which they leave.
+/// The packets for one branch, in sending order.
 struct Queue {
     batches: Vec<TxBatch>,
-    /// The first that has not left.
+    /// The first batch that has not been sent.
     first: usize,
-    /// The one that is being filled; those behind it are empty.
+    /// The batch that is being filled; those after it are empty.
     current: usize,
 }
 
@@ -39,7 +40,7 @@ impl Queue {
         self.batches[self.current].is_empty()
     }
 
-    /// A batch with room, unless too much waits.
+    /// A batch with room, unless too much is waiting.
     fn batch(&mut self, caps: TxCaps) -> Option<&mut TxBatch> {
         if self.batches[self.current].is_full() {
             if self.current + 1 == MAX_BATCHES {
@@ -69,31 +70,31 @@ impl Queue {
 }
 
 impl Outgoing {
-    /// Nothing yet, for a port with these capabilities.
+    /// An empty queue for a port with these capabilities.
     pub fn new(caps: TxCaps) -> Outgoing {
         Outgoing { caps, queues: vec![Queue::new(caps)] }
     }
 
-    /// Whether everything has left.
+    /// Whether everything has been sent.
     pub fn is_empty(&self) -> bool {
         self.queues.iter().all(Queue::is_empty)
     }
 
-    /// Appends a whole packet whose ICRC is for IP identification `summed_id`.
+    /// Appends a whole packet whose ICRC was computed for IP identification `summed_id`.
     pub fn push(&mut self, flow: &FlowKey, tos: u8, summed_id: u16, frame: &[u8]) {
         if let Some(batch) = self.queues[0].batch(self.caps) {
             batch.push_summed(flow, tos, summed_id, frame);
         }
     }
 
-    /// Appends a whole packet that goes through memory, and has no ICRC.
+    /// Appends a whole packet that goes through shared memory and has no ICRC.
     pub fn push_unsummed(&mut self, flow: &FlowKey, tos: u8, frame: &[u8]) {
         if let Some(batch) = self.queues[0].batch(self.caps) {
             batch.push_unsummed(flow, tos, frame);
         }
     }
 
-    /// The batch for a branch's next packet, unless too much waits.
+    /// The batch for a branch's next packet, unless too much is waiting.
     fn branch(&mut self, branch: usize) -> Option<&mut TxBatch> {
         while self.queues.len() <= branch + 1 {
             self.queues.push(Queue::new(self.caps));
@@ -101,8 +102,8 @@ impl Outgoing {
         self.queues[branch + 1].batch(self.caps)
     }
 
-    /// Offers everything to the port; `false` if that is full. Until it has taken the rest, nothing
-    /// may be pushed.
+    /// Offers everything to the port. Returns `false` if the port is full. Nothing may be pushed
+    /// until it has taken the rest.
     ///
     /// # Errors
     /// If the port is broken.
@@ -116,46 +117,46 @@ impl Outgoing {
     }
 }
 
-/// Frames that came together: `frame_len` bytes each but the last, which may be shorter.
+/// Frames that arrived together. Each has `frame_len` bytes, except the last, which may be shorter.
 #[derive(Clone, Copy)]
 pub struct Train<'a> {
     /// Addresses and ports.
     pub flow: FlowKey,
     /// TOS or traffic class.
     pub tos: u8,
-    /// All frames, one behind the other.
+    /// All frames, one after the other.
     pub bytes: &'a [u8],
     /// The length of a frame.
     pub frame_len: usize,
-    /// What is known of the first frame's IPv4 identification.
+    /// What is known about the first frame's IPv4 identification.
     pub ip_id: IpId,
 }
 
-/// How an engine takes a frame: [`Switch::handle_frame`], or a part of it.
+/// How an engine handles a frame: [`Switch::handle_frame`], or a part of it.
 pub type Handle = fn(&mut Switch, Time, &Arrival<'_>) -> Verdict;
 
-/// A frame that is to be copied.
+/// A frame to copy.
 struct Copied {
     replicas: Replicas,
-    /// Its train, and where it is in that.
+    /// Its train, and its position in the train.
     train: usize,
     place: Range<usize>,
-    /// The identification that its ICRC is for.
+    /// The IP identification for which its ICRC was computed.
     summed_id: u16,
 }
 
-/// Makes the copies of trains.
+/// Copies trains.
 pub struct Copier {
     handle: Handle,
-    /// Frames of no group leave as they are; otherwise they go nowhere.
+    /// Whether frames for no group are sent unchanged; otherwise they are dropped.
     passes: bool,
     copied: Vec<Copied>,
-    /// Frames that the engine was asked about.
+    /// Number of frames that were passed to the engine.
     judged: usize,
 }
 
 impl Copier {
-    /// For a switch with an address of its own, which is nobody's way to anywhere else.
+    /// For a switch with its own address, which forwards only to groups.
     pub fn of_switch() -> Copier {
         Copier { handle: Switch::handle_frame, passes: false, copied: Vec::new(), judged: 0 }
     }
@@ -165,20 +166,20 @@ impl Copier {
         Copier { handle: Switch::handle_data, passes: true, copied: Vec::new(), judged: 0 }
     }
 
-    /// Gives a train to the engine, and copies it branch by branch, so that it stays one.
+    /// Passes a train to the engine, and copies it branch by branch, so that it stays a train.
     pub fn copy(&mut self, now: Time, engine: &mut Switch, train: &Train<'_>, out: &mut Outgoing) {
         self.clear();
         self.judge(now, engine, 0, train, out);
         self.copy_out(engine, 0, train, u64::MAX, out);
     }
 
-    /// Forgets what was judged.
+    /// Forgets earlier decisions.
     pub(super) fn clear(&mut self) {
         self.copied.clear();
         self.judged = 0;
     }
 
-    /// Gives a train to the engine, and notes which of its frames are to be copied.
+    /// Passes a train to the engine, and records which of its frames to copy.
     pub(super) fn judge(
         &mut self,
         now: Time,
@@ -194,7 +195,8 @@ impl Copier {
             let (known, summed_id) = match ip_id {
                 IpId::Known(id) => (Some(id), id),
                 IpId::Guess(id) => (None, id),
-                // For one peer on this host: groups are reached by the network.
+                // The frame is for one peer on this host, because groups are reached over the
+                // network.
                 IpId::Unsummed => {
                     if self.passes {
                         out.push_unsummed(&flow, tos, frame);
@@ -215,7 +217,7 @@ impl Copier {
         }
     }
 
-    /// The branches that get a copy of each frame that was judged, if all get the same ones.
+    /// The branches that get a copy of each frame, if all frames have the same branches.
     pub(super) fn shared_branches(&self) -> Option<u64> {
         let branches = self.copied.first()?.replicas.branch_set();
         let is_shared = |copied: &Copied| copied.replicas.branch_set() == branches;
@@ -249,8 +251,8 @@ impl Copier {
         }
     }
 
-    /// Turns the bursts of a batch, of which every frame was judged and is to be copied, into the
-    /// copies for a branch, where they lie. `edits` is then what leads back.
+    /// Rewrites the bursts of a batch in place into the copies for one branch. Every frame must be
+    /// one that the engine has decided to copy. `edits` then contains the way back.
     pub(super) fn redirect(
         &self,
         engine: &mut Switch,
@@ -273,7 +275,7 @@ impl Copier {
         }
     }
 
-    /// Makes the bursts what they were.
+    /// Restores the original bursts.
     pub(super) fn restore(&self, batch: &mut TxBatch, edits: &[Edit]) {
         let mut edits = edits.iter();
         for of_train in self.copied.chunk_by(|a, b| a.train == b.train) {

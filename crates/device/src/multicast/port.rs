@@ -1,5 +1,5 @@
-//! The port of a sender: what leaves for a group leaves once for each member, and what they answer
-//! becomes one answer.
+//! The port of a sender: packets to a group are sent once for each member, and the members'
+//! responses become one response.
 
 use bowline_io::{Faults, FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use bowline_multicast::{Arrival, Edit, GROUP_PREFIX, MAX_ANSWER_LEN, Switch};
@@ -10,23 +10,23 @@ use std::sync::Arc;
 use super::Replicator;
 use super::outgoing::{Copier, Outgoing, Train, bits};
 
-/// How soon to try again when the port below is full.
+/// How soon to try again if the port below is full.
 const RETRY_NS: u64 = 50_000;
-/// TTL of answers that were never on a wire.
+/// TTL of responses that were never on a wire.
 const TTL: u8 = 64;
 
-/// Copies what is sent to groups, and merges answers.
+/// Copies packets to groups, and merges responses.
 pub(super) struct ReplicatingPort {
     inner: Box<dyn Port>,
     shared: Arc<Replicator>,
     copier: Copier,
-    /// What leads from the copies that lie in a batch back to the packets.
+    /// Edits that restore the original packets from the copies in a batch.
     edits: Vec<Edit>,
-    /// Copies, and what was to leave among them, until the port below has taken them.
+    /// Copies, and the packets that were to leave with them, until the port below has taken them.
     out: Outgoing,
-    /// When the last call was.
+    /// When the last call was made.
     now: Time,
-    /// When the engine wants to be called; at once if it has answers for the sender.
+    /// When to call the engine; at once if it has responses for the sender.
     wake_at: Option<Time>,
 }
 
@@ -45,18 +45,18 @@ impl ReplicatingPort {
         }
     }
 
-    /// Sends what waits; whether everything has left.
+    /// Sends waiting packets. Returns whether everything has been sent.
     fn drain(&mut self, now: Time) -> Result<bool, PortError> {
         if self.out.is_empty() { Ok(true) } else { self.out.send(now, &mut self.inner) }
     }
 
-    /// Whether a batch has anything to be copied.
+    /// Whether a batch contains packets to copy.
     fn has_copies(&self, batch: &TxBatch, from: usize) -> bool {
         let mut bursts = batch.bursts().iter().skip(from);
         !self.shared.is_idle() && bursts.any(|burst| burst.prefix() == GROUP_PREFIX)
     }
 
-    /// Asks the engine about all frames of a batch.
+    /// Passes all frames of a batch to the engine.
     fn judge(&mut self, now: Time, engine: &mut Switch, batch: &TxBatch, from: usize) {
         let caps = self.inner.caps();
         self.copier.clear();
@@ -66,7 +66,7 @@ impl ReplicatingPort {
         }
     }
 
-    /// Copies the bursts of a batch from one on to some of the branches.
+    /// Copies the bursts of a batch, starting at `from`, to some of the branches.
     fn copy(&mut self, engine: &mut Switch, batch: &TxBatch, from: usize, among: u64) {
         let caps = self.inner.caps();
         for number in from..batch.bursts().len() {
@@ -75,8 +75,8 @@ impl ReplicatingPort {
         }
     }
 
-    /// Sends a batch to one branch after the other, and only changes its headers between them: that
-    /// is what a copy for a member costs. Where the port below is full, the rest is copied.
+    /// Sends a batch to one branch after the other, and changes only its headers in between. This
+    /// is all that a copy for a member costs. If the port below is full, the rest is copied.
     fn send_in_place(
         &mut self,
         now: Time,
@@ -100,7 +100,7 @@ impl ReplicatingPort {
         Ok(())
     }
 
-    /// Sends what was copied, and notes when the engine is to be asked again.
+    /// Sends the copies, and records when to call the engine again.
     fn finish(&mut self, now: Time, engine: &Switch) -> Result<(), PortError> {
         self.drain(now)?;
         self.wake_at = if engine.has_answers() { Some(now) } else { engine.poll_timeout() };
@@ -229,7 +229,7 @@ impl Port for ReplicatingPort {
     }
 }
 
-/// Takes members' answers out of what arrives.
+/// Filters members' responses out of received frames.
 struct Answers<'a> {
     now: Time,
     dst_port: u16,
@@ -245,7 +245,8 @@ impl FrameSink for Answers<'_> {
         let (ip_id, answer) = match meta.ip_id {
             IpId::Known(id) => (Some(id), bytes),
             IpId::Guess(_) => (None, bytes),
-            // A member on this host: its answers come through memory, and the engine wants an ICRC.
+            // This member is on this host: its responses come through shared memory, but the engine
+            // expects an ICRC.
             IpId::Unsummed => (Some(0), with_icrc(&flow, bytes, &mut summed)),
         };
         let is_short = bytes.len() <= MAX_ANSWER_LEN;
@@ -256,7 +257,7 @@ impl FrameSink for Answers<'_> {
     }
 
     fn frames(&mut self, meta: &FrameMeta, bytes: &[u8], frame_len: usize) {
-        // Longer frames are data, and a train of them stays one.
+        // Longer frames are data, and must stay together in a train.
         if frame_len > MAX_ANSWER_LEN {
             return self.sink.frames(meta, bytes, frame_len);
         }
@@ -268,7 +269,7 @@ impl FrameSink for Answers<'_> {
     }
 }
 
-/// A packet with the ICRC that it would have on a wire, as far as there is room for it.
+/// A packet with the ICRC that it would have on a wire; empty if there is no room for it.
 fn with_icrc<'a>(flow: &FlowKey, packet: &[u8], room: &'a mut [u8; MAX_ANSWER_LEN]) -> &'a [u8] {
     let Some(room) = room.get_mut(..packet.len()) else { return &[] };
     room.copy_from_slice(packet);

@@ -1,4 +1,4 @@
-//! The port of a sender, over a port that a test plays.
+//! The port of a sender, over a simulated port.
 
 use std::net::IpAddr;
 use std::sync::atomic::AtomicUsize;
@@ -60,7 +60,7 @@ fn ack(flow: &FlowKey, qpn: Qpn, psn: u32) -> Vec<u8> {
     summed(flow, 0, &Packet { bth, ext, payload: &[], pad_bytes: [0; 3], icrc: 0 })
 }
 
-/// What the test plays: bursts that were taken, how many more may be, and datagrams that wait.
+/// The simulated network: bursts that were taken, how many more it takes, and datagrams that wait.
 #[derive(Default)]
 struct Net {
     sent: Vec<(IpAddr, u16, Vec<u8>)>,
@@ -160,7 +160,7 @@ fn table() -> Table {
     }
 }
 
-/// Where the bursts of a batch go, and their bytes.
+/// The destinations of a batch's bursts, and their bytes.
 fn bytes_of(batch: &TxBatch) -> Vec<(IpAddr, u8, Vec<u8>)> {
     let of = |burst| batch.burst_bytes(burst).to_vec();
     batch.bursts().iter().map(|burst| (burst.dst, burst.prefix(), of(burst))).collect()
@@ -184,7 +184,7 @@ impl Rig {
         taken
     }
 
-    /// Where packets went and to whom, and each has a right ICRC.
+    /// The destinations of sent packets. Checks that each has a correct ICRC.
     fn sent(&self) -> Vec<(IpAddr, u32, u32)> {
         let sent = std::mem::take(&mut self.net.lock().unwrap().sent);
         let look = |(dst, ip_id, bytes): &(IpAddr, u16, Vec<u8>)| {
@@ -204,7 +204,7 @@ impl Rig {
         self.net.lock().unwrap().arrivals.push(arrival);
     }
 
-    /// QPN and PSN of what the engine above gets.
+    /// QPN and PSN of the packets that the engine above receives.
     fn receive(&mut self) -> Vec<(u32, u32)> {
         let mut got = Vec::new();
         let mut sink = |_: &FrameMeta, bytes: &[u8]| {
@@ -247,7 +247,7 @@ fn other_packets_of_a_batch_leave_with_the_copies() {
     let frames = [
         (other, write(&other, Qpn::new(0x09_0007), 5, 0)),
         (group, write(&group, GROUP, 0, 0)),
-        // A group of somebody else's switch.
+        // A group of an unrelated switch.
         (other, write(&other, Qpn::new(0xfe_0009), 6, 0)),
     ];
     assert_eq!(rig.send(&frames), 3);
@@ -267,7 +267,7 @@ fn a_full_port_loses_nothing_and_keeps_the_order() {
     rig.net.lock().unwrap().room = 1;
     assert_eq!(rig.send(&[(to, write(&to, GROUP, 0, 0))]), 1);
     assert!(rig.port.poll_timeout().is_some(), "it wants to try again");
-    // More is not taken before the copy has left.
+    // Nothing more is accepted before the copy has been sent.
     assert_eq!(rig.send(&[(to, write(&to, GROUP, 1, 0))]), 0);
     rig.net.lock().unwrap().room = usize::MAX;
     rig.port.flush(Time::ZERO).expect("it is not broken");
@@ -283,7 +283,7 @@ fn copies_that_a_full_port_does_not_take_follow_in_order() {
         let mut rig = Rig::with_group();
         let to = flow(1, 2);
         rig.net.lock().unwrap().room = room;
-        // Two bursts: the second packet of the first is shorter and ends it.
+        // Two bursts: the second packet of the first one is shorter, which ends the burst.
         let send = |psn, ip_id| (to, write(&to, GROUP, psn, ip_id));
         let short = summed(
             &to,
@@ -316,7 +316,7 @@ fn answers_are_merged_and_other_frames_of_their_train_arrive() {
     rig.send(&[(to, write(&to, GROUP, 0, 0)), (to, write(&to, GROUP, 1, 0))]);
     let psns: Vec<_> = rig.sent().iter().map(|(dst, _, psn)| (*dst, *psn)).collect();
     assert_eq!(psns, [(addr(2), 0), (addr(2), 1), (addr(3), 0), (addr(3), 1)], "branch by branch");
-    // The second is for another queue pair of this device.
+    // The second ACK is for another queue pair of this device.
     rig.arrive(2, &[ack(&flow(2, 1), id(0), 1), ack(&flow(2, 1), Qpn::new(0x07_0044), 70)]);
     assert_eq!(rig.receive(), [(0x07_0044, 70)], "one member lacks it");
     rig.arrive(3, &[ack(&flow(3, 1), id(1), 1)]);
@@ -329,9 +329,9 @@ fn a_stranger_speaks_for_nobody() {
     let to = flow(1, 2);
     rig.send(&[(to, write(&to, GROUP, 0, 0))]);
     rig.sent();
-    // Data in the sender's own name is not the sender's.
+    // A packet that claims the sender's own address is not from the sender.
     rig.arrive(1, &[ack(&flow(1, 1), GROUP, 0)]);
-    // An answer that another host gives counts for nothing.
+    // A response from another host does not count.
     rig.arrive(4, &[ack(&flow(4, 1), id(0), 0)]);
     rig.arrive(3, &[ack(&flow(3, 1), id(1), 0)]);
     assert_eq!(rig.receive(), [(GROUP.get(), 0)]);

@@ -1,4 +1,4 @@
-//! What the tests share: hosts with two NICs on loopback, whose links fail on demand.
+//! Shared by the tests: hosts with two NICs on loopback, whose links fail on demand.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
@@ -18,7 +18,7 @@ use bowline_nic::{
 };
 use bowline_wire::{Psn, Qpn};
 
-/// Nothing in the tests takes longer, on however busy a machine.
+/// Nothing in the tests takes longer, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const LEN: usize = 1 << 20;
 const UDP_PORT: u16 = 14_795;
@@ -32,7 +32,7 @@ pub fn fresh_addr() -> IpAddr {
     IpAddr::from([127, 100 + (pid / 250 % 100) as u8, (pid % 250) as u8 + 1, n as u8])
 }
 
-/// A store of a test's own.
+/// A separate store for each test.
 pub struct TestStore(pub PathBuf);
 
 impl TestStore {
@@ -65,7 +65,7 @@ pub struct Host {
     pub key: MrKey,
 }
 
-/// A connection of a host's.
+/// A connection of a host.
 pub struct Conn {
     pub qpn: Qpn,
     pub qp: Qp,
@@ -93,7 +93,7 @@ impl Host {
         Host::on(device)
     }
 
-    /// A host around a device that is open.
+    /// A host around an open device.
     pub fn on(device: Arc<Device>) -> Host {
         let pd = Arc::new(Pd::create(&device).unwrap());
         let channel = Arc::new(EventChannel::new(1 << 16).unwrap());
@@ -132,7 +132,7 @@ impl Host {
         Arc::new(Srq::create(&self.pd, max_wr, 1).unwrap())
     }
 
-    /// Whether some connection is on the backup rail.
+    /// Whether any connection is on the backup rail.
     pub fn is_split(&self) -> bool {
         self.account().away > 0
     }
@@ -141,7 +141,7 @@ impl Host {
         self.device.failover_account().expect("it has a backup")
     }
 
-    /// Connects with timers that soon give a path up: 2 ms, four times.
+    /// Connects with timers that soon give up a path: 2 ms, four times.
     pub fn connect(&self, conn: &mut Conn, peer: &Host, peer_qpn: Qpn) {
         self.connect_within(conn, peer, peer_qpn, 9);
     }
@@ -240,7 +240,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Before the memory goes.
+        // This must precede the release of the memory.
         self.device.shut_down();
     }
 }
@@ -259,7 +259,7 @@ impl From<LaneError> for PollError {
     }
 }
 
-/// What [`Qp::post`] is to get.
+/// Converts a result to what [`Qp::post`] expects.
 pub fn away(result: Result<(), PostError>) -> Option<Result<(), PostError>> {
     if result == Err(PostError::Away) { None } else { Some(result) }
 }

@@ -1,4 +1,5 @@
-//! MC-RDMA's figures again: groups behind switches, beside fan-out and chain replication.
+//! Reproduces MC-RDMA's figures: groups behind switches, compared with fan-out and chain
+//! replication.
 
 mod storage;
 
@@ -16,11 +17,12 @@ use serde_json::json;
 use super::{RunArgs, make_dir, verdict};
 use crate::output::versioned;
 
-/// Every cable: 100 Gbit/s, 100 m. Queues are deep instead of lossless by pauses.
+/// Every cable has 100 Gbit/s and 100 m. Queues are deep, instead of being made lossless by pause
+/// frames.
 const LINE_BPS: u64 = 100_000_000_000;
 const DELAY_NS: u64 = 500;
 const DEPTH: u32 = 8;
-/// A receiver sends a CNP at most so often, and so does a switch for a group.
+/// Minimum time between two CNPs of a receiver, or of a switch for a group.
 const CNP_INTERVAL_NS: u64 = 50_000;
 const MS: u64 = 1_000_000;
 
@@ -33,7 +35,7 @@ pub(super) enum Figure {
     Loss,
     Storage,
     ParameterServer,
-    /// None of the paper's: erasure coding to a group.
+    /// Not from the paper: erasure coding to a group.
     Coding,
 }
 
@@ -57,12 +59,12 @@ pub(super) fn list() -> String {
     FIGURES.iter().map(line).collect()
 }
 
-/// One situation: what each way, or each stream, made of it, and what the paper says.
+/// One scenario: the result of each replication method or stream, and the paper's result.
 struct Row {
     what: String,
     values: Vec<(String, f64)>,
     paper: &'static str,
-    /// Bars that it misses.
+    /// The thresholds that it misses.
     broken: Vec<String>,
 }
 
@@ -72,7 +74,7 @@ impl Row {
         Row { what, values, paper, broken: Vec::new() }
     }
 
-    /// Notes that a bar does not hold.
+    /// Records the threshold as missed unless it holds.
     fn must(mut self, holds: bool, bar: &str) -> Row {
         if !holds {
             self.broken.push(format!("{}: {bar}", self.what));
@@ -133,7 +135,7 @@ fn config(fabric: Fabric, streams: Vec<StreamPlan>) -> ReplicationConfig {
     }
 }
 
-/// The same under DCQCN, with the marking of the paper's Figure 6, until a time.
+/// Adds DCQCN, with the marking of the paper's Figure 6, and an end time.
 fn controlled(config: ReplicationConfig, end_ns: u64) -> ReplicationConfig {
     let ecn = Ecn { kmin_bytes: 50_000, kmax_bytes: 500_000, pmax: Prob::new(0.01) };
     let control = RateControl::Dcqcn(DcqcnParams::new(LINE_BPS));
@@ -142,7 +144,7 @@ fn controlled(config: ReplicationConfig, end_ns: u64) -> ReplicationConfig {
 
 fn outcomes(bytes: u32, messages: u64, losses: &[(usize, f64)]) -> [StreamOutcome; 3] {
     Way::ALL.map(|way| {
-        // Receivers in the sender's rack and in the other one.
+        // Receivers are in the sender's rack and in the other one.
         let plan = stream(0, vec![2, 1], way, bytes, Some(messages));
         let losses = losses.to_vec();
         let config = ReplicationConfig { losses, ..config(Fabric::TwoRacks(3), vec![plan]) };
@@ -196,8 +198,8 @@ fn loss(quick: bool) -> Vec<Row> {
     rates.iter().map(row).collect()
 }
 
-/// Two groups and a connection begin one after another; the paper's hosts A1, C1 and D1 share a
-/// rack.
+/// Two groups and a connection start one after another. As in the paper, hosts A1, C1 and D1 share
+/// a rack.
 fn fairness(quick: bool) -> Vec<Row> {
     let (a1, a2, c1, d1) = (0, 1, 2, 4);
     let step = if quick { 10 * MS } else { 30 * MS };
@@ -223,7 +225,7 @@ fn fairness(quick: bool) -> Vec<Row> {
     papers.into_iter().enumerate().map(row).collect()
 }
 
-/// A sender to seven receivers, of which some get a connection of somebody else's as well.
+/// One sender and seven receivers, some of which also receive from an unrelated connection.
 fn notifications(quick: bool) -> Vec<Row> {
     let end_ns = if quick { 20 * MS } else { 100 * MS };
     let rates = |congested: usize, cnp_interval_ns: u64| {
@@ -260,8 +262,8 @@ fn notifications(quick: bool) -> Vec<Row> {
     counts.iter().map(row).collect()
 }
 
-/// Servers in one pod, each with six workers in the others: workers send gradients, then the server
-/// sends the parameters to all of them.
+/// Servers in one pod, each with six workers in the other pods. The workers send gradients, then
+/// the server sends the parameters to all of them.
 fn parameter_server(quick: bool) -> Vec<Row> {
     const K: usize = 6;
     const SERVERS: usize = 5;
@@ -282,7 +284,7 @@ fn parameter_server(quick: bool) -> Vec<Row> {
         let ended = replication(&config).iter().filter_map(|outcome| outcome.ended_ns).max();
         ended.unwrap_or(0) as f64 / 1e6
     };
-    // What the text says: 8 MB in 6.1 ms, where fan-out takes 11.3 and a chain 10.8.
+    // From the paper's text: 8 MB in 6.1 ms, where fan-out takes 11.3 and a chain 10.8.
     let papers = [6.1 / 11.3, 6.1 / 10.8];
     let sizes: &[u32] = if quick { &[1] } else { &[1, 4, 8] };
     let row = |megabytes: &u32| {
@@ -304,8 +306,8 @@ fn parameter_server(quick: bool) -> Vec<Row> {
     sizes.iter().map(row).collect()
 }
 
-/// One message to a group whose members lose packets independently, 40 ms away: SDR's schemes over
-/// UC that a switch copies, and RC that it copies and merges.
+/// One message to a group whose members lose packets independently, 40 ms away. Compares SDR's
+/// schemes over UC, replicated by a switch, with RC, replicated and merged by a switch.
 fn coding(quick: bool) -> Vec<Row> {
     const BYTES: u64 = 16 << 20;
     const MEMBERS: usize = 8;

@@ -1,4 +1,4 @@
-//! Figure 8: a replicated store under load, read while it is written.
+//! Figure 8: a replicated store under load, with reads during writes.
 
 use bowline::{DcqcnParams, Mtu, Prob, RateControl};
 use bowline_link::Ecn;
@@ -7,13 +7,13 @@ use bowline_sim::traffic::{SizeCdf, Sizes};
 
 use super::{CNP_INTERVAL_NS, LINE_BPS, MS, Row, cable};
 
-/// What people store and search: sizes, and the part of requests that are no larger.
+/// A storage or search workload: request sizes, and the share of requests up to each size.
 struct Workload {
     name: &'static str,
     sizes: &'static str,
     arrivals_ns: u64,
     paper: &'static str,
-    /// The part of fan-out's read time that a group's may take at the highest load.
+    /// The maximum read time of a group at the highest load, relative to fan-out's.
     bar: Option<f64>,
 }
 
@@ -37,7 +37,7 @@ const WORKLOADS: [Workload; 2] = [
     },
 ];
 
-/// The workloads at rising loads, by all ways.
+/// Runs the workloads at rising loads, with all replication methods.
 pub(super) fn rows(quick: bool) -> Vec<Row> {
     let loads: &[f64] = if quick { &[0.2, 0.8] } else { &[0.2, 0.4, 0.6, 0.8] };
     let workloads = if quick { &WORKLOADS[..1] } else { &WORKLOADS };
@@ -70,7 +70,7 @@ pub(super) fn rows(quick: bool) -> Vec<Row> {
         .collect()
 }
 
-/// The same requests by each way.
+/// Runs the same requests with each replication method.
 fn measure(workload: &Workload, load: f64, arrivals_end_ns: u64) -> [StorageOutcome; 3] {
     let ecn = Ecn { kmin_bytes: 50_000, kmax_bytes: 500_000, pmax: Prob::new(0.01) };
     let sizes: SizeCdf = workload.sizes.parse().expect("a right table");

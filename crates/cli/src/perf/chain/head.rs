@@ -1,4 +1,4 @@
-//! The sender of a chain, who measures, and finds out who is to blame when it breaks.
+//! The sender of a chain. It measures, and finds the culprit when the chain breaks.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use super::super::session::{self, TEST_TIMEOUT};
 use super::{Broken, Down, End, Eye, Place, Side};
 use crate::interrupt;
 
-/// A chain over which nothing comes to its end for so long does not work.
+/// A chain is considered broken if no message reaches its end for this long.
 const STALL: Duration = Duration::from_secs(20);
-/// How often the sender looks whether servers are still there, while nothing happens.
+/// How often the sender checks, while idle, whether the servers are still there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long servers may take to say what they know of a failure.
+/// How long servers may take to report what they know of a failure.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The sender and its servers.
@@ -131,13 +131,13 @@ impl Head {
         completions.iter().try_for_each(|completion| self.down.on_completion(completion))
     }
 
-    /// Tells all servers how it went, and makes sure that each has what was sent.
+    /// Tells all servers the result, and checks that each received what was sent.
     fn settle(&mut self, row: &Row, first: u64, bytes: u32) -> Result<(), Box<dyn Error>> {
         let sent = self.end.memory.digest(first..self.down.posted, bytes);
         for (channel, host) in self.channels.iter_mut().zip(&self.hosts) {
             let named = |error: Box<dyn Error>| format!("{host}: {error}");
             session::tell(channel, row).map_err(named)?;
-            // What this end has sent is not what any one of them was sent.
+            // This end's packet count is not what any single server was sent.
             account::exchange(channel, None).map_err(named)?;
             if row.is_interrupted() {
                 continue;
@@ -150,18 +150,18 @@ impl Head {
         Ok(())
     }
 
-    /// An error if a server has gone, or has given up.
+    /// Fails if a server has disconnected or given up.
     fn look_after_servers(&mut self) -> Result<(), Box<dyn Error>> {
         for channel in &self.channels {
             if channel.is_readable()? {
-                // While messages pass, servers have nothing to say.
+                // While messages flow, servers send nothing on this channel.
                 return Err(self.blame(None));
             }
         }
         Ok(())
     }
 
-    /// Whose fault it is that the chain does not go on.
+    /// Finds out which server stopped the chain.
     fn blame(&mut self, own: Option<Broken>) -> Box<dyn Error> {
         let deadline = Instant::now() + GRACE;
         let mut words: Vec<Word> = self.hosts.iter().map(|_| Word::Silent).collect();
@@ -179,18 +179,18 @@ impl Head {
     }
 }
 
-/// What a server says when the chain is broken.
+/// A server's report about a broken chain.
 #[derive(Debug)]
 pub(super) enum Word {
     Silent,
-    /// It has hung up.
+    /// It has disconnected.
     Gone,
     /// It has given up.
     Gave(Broken),
 }
 
-/// Who is to blame. A server that has hung up is; failing that, the one of whom the last server
-/// complains that complains of anybody: those before it only miss what it does not get either.
+/// Finds the culprit. A server that has disconnected is one. Otherwise it is the server that the
+/// last complaining server blames: the servers before it only miss what it does not receive either.
 pub(super) fn verdict(hosts: &[String], words: &[Word], own: Option<&Broken>) -> String {
     let said: Vec<(&String, &Word)> = hosts.iter().zip(words).collect();
     let gone: Vec<&str> = said

@@ -1,4 +1,4 @@
-//! The two connections of a server in a chain, and what it knows of each.
+//! The two connections of a server in a chain, and the state of each.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use bowline::{
 use super::super::args::Test;
 use super::{Broken, Memory, Side};
 
-/// What cannot come from a program of this release.
+/// The error for messages that a program of this release never sends.
 const NOT_OURS: &str = "it does not keep to the protocol: run the same release on all ends";
 
 /// The connection towards the last server, over which messages leave.
@@ -18,9 +18,9 @@ pub(crate) struct Down {
     remote: Option<RemoteMr>,
     /// Messages that were posted.
     pub(super) posted: u64,
-    /// Messages whose request is complete: the next server's NIC has them.
+    /// Messages whose requests have completed: the next server's NIC has received them.
     completed: u64,
-    /// Messages that the next server says all from there on have.
+    /// Messages that the next server and all servers after it have acknowledged.
     pub(super) acked: u64,
 }
 
@@ -48,18 +48,18 @@ impl Down {
         Ok(())
     }
 
-    /// Messages that everybody from here on has. Requests have to be complete as well, so that the
-    /// queue has room for what the sender may send then.
+    /// Messages that all following servers have received. Their requests must be complete as well,
+    /// so that the queue has room for what the sender may post next.
     pub(super) fn done(&self) -> u64 {
         self.acked.min(self.completed)
     }
 
-    /// Whether somebody is still to say that it has a message.
+    /// Whether an acknowledgement is still outstanding.
     pub(super) fn is_waiting(&self) -> bool {
         self.done() < self.posted
     }
 
-    /// Sends the next message from its place.
+    /// Sends the next message from its slot in memory.
     pub(super) fn send(&mut self, memory: &Memory, test: Test, bytes: u32) -> Result<(), Broken> {
         let broken = |error: bowline::Error| Broken::new(Side::Next, error);
         let place = memory.place(self.posted, bytes as usize);
@@ -69,7 +69,7 @@ impl Down {
             (_, Some(remote)) => {
                 let mut at = remote.start();
                 at.addr += place.start as u64;
-                // Its program has to hear of it.
+                // The next server's program has to be notified of the message.
                 SendOp::WriteImm(at, number)
             }
             (_, None) => return Err(Broken::new(Side::Next, "it is not connected")),
@@ -88,7 +88,7 @@ impl Down {
         done.ok().map_err(|error| Broken::new(Side::Next, error))?;
         match done.opcode {
             WcOpcode::Recv => {}
-            // Nothing is written from there.
+            // The next server never writes to this one.
             WcOpcode::RecvWriteImm => return Err(Broken::new(Side::Next, NOT_OURS)),
             _ => {
                 self.completed += 1;
@@ -106,17 +106,18 @@ impl Down {
     }
 }
 
-/// The connection towards the sender, over which messages come.
+/// The connection towards the sender, over which messages arrive.
 pub(crate) struct Up {
     qp: Qp,
     is_send: bool,
-    /// Messages that are here.
+    /// Messages that have arrived.
     pub(super) received: u64,
-    /// Messages that may be overwritten: receives are posted for as many more.
+    /// Messages whose slots may be overwritten. Each of them has a receive posted for the slot's
+    /// next message.
     freed: u64,
-    /// Messages that the previous one was told all from here on have.
+    /// Messages acknowledged to the previous neighbour, on behalf of this server and all after it.
     told: u64,
-    /// Acknowledgements whose request is not complete.
+    /// Acknowledgements whose requests are not complete.
     outstanding: u64,
 }
 
@@ -152,7 +153,7 @@ impl Up {
         self.qp.qpn() == qpn
     }
 
-    /// Whether a completion brought a message, of so many bytes.
+    /// Handles a completion. Returns whether it brought a message, which must have `bytes` bytes.
     pub(super) fn on_completion(&mut self, done: &Completion, bytes: u32) -> Result<bool, Broken> {
         done.ok().map_err(|error| Broken::new(Side::Previous, error))?;
         if !matches!(done.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm) {
@@ -167,14 +168,14 @@ impl Up {
         Ok(true)
     }
 
-    /// Tells the previous one that everybody from here on has so many messages.
+    /// Acknowledges `messages` to the previous neighbour: this server and all after it have them.
     pub(super) fn acknowledge(&mut self, memory: &Memory, messages: u64) -> Result<(), Broken> {
         let broken = |error: bowline::Error| Broken::new(Side::Previous, error);
         while self.freed < messages {
             self.post_receive(memory, self.freed + memory.depth).map_err(broken)?;
             self.freed += 1;
         }
-        // If the queue is full, a later acknowledgement stands for this one.
+        // If the queue is full, a later acknowledgement covers this one.
         if self.told < messages && self.outstanding < memory.depth {
             let wr = SendWr::new(0, SendOp::SendImm(messages as u32), &[]);
             self.qp.post_send(&wr).map_err(broken)?;

@@ -1,4 +1,4 @@
-//! A server of a chain: it passes messages on, and acknowledgements back.
+//! A server of a chain. It forwards messages, and returns acknowledgements.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +13,11 @@ use super::super::session;
 use super::{Broken, End, Eye, Side as Neighbour};
 use crate::interrupt;
 
-/// A next server that says nothing for so long while it has messages does not work. The sender
-/// waits longer, so that it hears who it is.
+/// A next server that acknowledges nothing for this long while messages are outstanding is
+/// considered broken. The sender waits longer, so that it learns which server it is.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Serves until the sender has told its result for every size.
+/// Serves until the sender has reported its result for every size.
 pub(crate) fn server(
     args: &PerfArgs,
     mut end: End,
@@ -28,14 +28,14 @@ pub(crate) fn server(
     for bytes in end.spec.sizes() {
         let mut ledger = Ledger::open(&end.device)?;
         let before = end.received();
-        // The listener has the channel while messages pass.
+        // The listener thread owns the channel while messages flow.
         let mut telling = channel.try_clone()?;
         channel.barrier()?;
         let device = end.device.clone();
         let mut row = session::serve_until_told(&mut channel, &device, |done| {
             let outcome = end.pass_on(bytes, done);
             if let Err(broken) = &outcome {
-                // If it cannot be told, the sender misses the acknowledgements.
+                // If this fails, the sender still notices that acknowledgements are missing.
                 let _ = telling.send(&broken.to_message()?);
             }
             Ok(outcome?)
@@ -61,7 +61,7 @@ impl End {
         self.up.as_ref().map_or(0, |up| up.received)
     }
 
-    /// Passes messages on until the sender has told its result.
+    /// Forwards messages until the sender has reported its result.
     pub(super) fn pass_on(&mut self, bytes: u32, done: &AtomicBool) -> Result<(), Broken> {
         let mut eye = Eye::new();
         while !done.load(Ordering::Acquire) && interrupt::asked().is_none() {
@@ -78,7 +78,7 @@ impl End {
         Ok(())
     }
 
-    /// Does what has to be done by now.
+    /// Handles everything that is pending.
     fn turn(&mut self, eye: &mut Eye, bytes: u32) -> Result<(), Broken> {
         let End { spec, cq, memory, up: Some(up), down, .. } = self else { return Ok(()) };
         let mut arrived = 0;

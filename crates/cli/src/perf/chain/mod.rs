@@ -1,13 +1,13 @@
-//! Chain replication: the sender writes to the first server, each server passes a message on to the
-//! next, and the last one's word goes back the same way.
+//! Chain replication: the sender writes to the first server, each server forwards a message to the
+//! next, and the last one's acknowledgement returns the same way.
 //!
-//! A server passes a message on when it has all of it. The queue pair tells it of a message and not
-//! of its packets, and several messages in flight keep all links of the chain busy. Whoever wants
-//! smaller steps sends smaller messages.
+//! A server forwards a message once it has received all of it, because the queue pair reports
+//! messages, not packets. Several messages in flight keep all links of the chain busy. For finer
+//! steps, send smaller messages.
 //!
-//! A message stays at its place in every server's memory until all have it: message `n` is at place
-//! `n % depth`, and the sender posts message `n + depth` after it has heard that the last server
-//! has message `n`. Acknowledgements count messages, so that one can stand for many.
+//! A message stays in its slot in every server's memory until all servers have it. Message `n` is
+//! in slot `n % depth`. The sender posts message `n + depth` after the last server has acknowledged
+//! message `n`. Acknowledgements carry a message count, so that one can cover many messages.
 
 mod head;
 mod links;
@@ -27,27 +27,27 @@ pub(super) use head::client;
 pub(super) use links::{Down, Up};
 pub(super) use member::server;
 
-/// Most memory that a test may ask for, on each end.
+/// Maximum memory that a test may ask for, at each end.
 const MAX_MEMORY: u64 = 4 << 30;
-/// How often an end looks for completions in vain before it sleeps.
+/// Number of empty polls before an end sleeps.
 const EAGER_POLLS: u32 = 1_000;
-/// How long it sleeps then: it has to look after other things too.
+/// How long it then sleeps. The sleep is short, because the end has other things to check.
 const NAP: Duration = Duration::from_millis(2);
-/// What a server that gives up tells the sender begins with this.
+/// Prefix of the message with which a server tells the sender that it gives up.
 const REPORT: &[u8] = b"chain:";
-/// Most characters of the reason in it.
+/// Maximum number of characters of the reason.
 const MAX_WHY: usize = 200;
 
 /// A server's place in the chain, which the sender tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
-    /// Counted from the sender, from 0.
+    /// Position, counted from the sender, starting at 0.
     pub(crate) position: usize,
     pub(crate) servers: usize,
 }
 
 impl Place {
-    /// Whether such a place can be.
+    /// Whether this place is possible.
     pub(crate) fn is_sane(&self) -> bool {
         self.position < self.servers && self.servers <= 1024
     }
@@ -65,7 +65,7 @@ pub(super) enum Side {
     Next,
 }
 
-/// Why one end of a connection of the chain gives up.
+/// Why one end of a connection in the chain gives up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Broken {
     pub(super) side: Side,
@@ -89,15 +89,15 @@ impl Broken {
         Broken { side, why: why.to_string() }
     }
 
-    /// As a server tells the sender.
+    /// Encodes the message that a server sends to the sender.
     fn to_message(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut message = REPORT.to_vec();
         message.extend(serde_json::to_vec(self)?);
         Ok(message)
     }
 
-    /// As the sender hears it; `None` if it is something else. What people get to read of it is
-    /// short and plain.
+    /// Decodes a server's message. Returns `None` if it is something else. The reason is shortened,
+    /// and stripped of control characters, because it is shown to the user.
     fn from_message(message: &[u8]) -> Option<Broken> {
         let Broken { side, why } = serde_json::from_slice(message.strip_prefix(REPORT)?).ok()?;
         let why = why.chars().filter(|c| !c.is_control()).take(MAX_WHY).collect();
@@ -105,20 +105,20 @@ impl Broken {
     }
 }
 
-/// What one end of a chain works with.
+/// The resources of one end of a chain.
 pub(crate) struct End {
     pub(crate) spec: Spec,
     pub(crate) device: Device,
     cq: Cq,
     memory: Memory,
-    /// Towards the sender; the sender itself has none.
+    /// The connection towards the sender; the sender itself has none.
     up: Option<Up>,
-    /// Towards the last server, which has none.
+    /// The connection towards the last server, which has none.
     down: Option<Down>,
 }
 
 impl End {
-    /// Makes everything but connections.
+    /// Creates everything except the connections.
     pub(crate) fn new(device: Device, spec: Spec) -> Result<End, Box<dyn Error>> {
         if !matches!(spec.test, Test::WriteBw | Test::SendBw) {
             return Err("chain replication is for write-bw and send-bw".into());
@@ -136,7 +136,7 @@ impl End {
         let pd = device.alloc_pd()?;
         let mr = pd.register(bytes as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let memory = Memory { mr, slot, depth: depth.into() };
-        // Each of two queue pairs has as many requests and as many receives as messages in flight.
+        // Each of the two queue pairs has one request and one receive for every message in flight.
         let cq = device.create_cq(4 * depth + 2)?;
         let qp = || -> Result<Qp, bowline::Error> {
             pd.qp(QpType::Rc, &cq).max_send_wr(depth).max_recv_wr(depth).build()
@@ -148,7 +148,7 @@ impl End {
         Ok(End { spec, device, cq, memory, up, down })
     }
 
-    /// Connects a server to its neighbours, whom it hears of from the sender.
+    /// Connects a server to its neighbours. The sender tells it who they are.
     pub(crate) fn connect(&mut self, channel: &mut Channel) -> Result<(), Box<dyn Error>> {
         let is_send = self.spec.test == Test::SendBw;
         if let Some(up) = &mut self.up {
@@ -161,7 +161,7 @@ impl End {
     }
 }
 
-/// A place for each message that may be in flight.
+/// A slot for each message that may be in flight.
 pub(super) struct Memory {
     pub(super) mr: Mr,
     slot: usize,
@@ -169,7 +169,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Where message `n` is.
+    /// The memory range of message `n`.
     pub(super) fn place(&self, message: u64, bytes: usize) -> Range<usize> {
         let start = (message % self.depth) as usize * self.slot;
         start..start + bytes
@@ -179,7 +179,7 @@ impl Memory {
         self.slot as u64 * self.depth
     }
 
-    /// Gives each place bytes that no other place and no other size has.
+    /// Fills each slot with bytes that differ from those of every other slot and size.
     fn fill(&self, bytes: u32) {
         let mut noise = vec![0; bytes as usize];
         for place in 0..self.depth {
@@ -190,7 +190,7 @@ impl Memory {
         }
     }
 
-    /// What is where `messages` are, of which the last are to be seen.
+    /// A digest of `messages`. It covers only the last ones, which are still in memory.
     fn digest(&self, messages: Range<u64>, bytes: u32) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         let first = messages.start.max(messages.end.saturating_sub(self.depth));
@@ -202,7 +202,7 @@ impl Memory {
     }
 }
 
-/// Looks for completions, eagerly at first, and knows how long there was none.
+/// Polls for completions, eagerly at first, and records how long there have been none.
 struct Eye {
     completions: [Completion; 32],
     in_vain: u32,
@@ -214,7 +214,7 @@ impl Eye {
         Eye { completions: [Completion::default(); 32], in_vain: 0, idle_since: None }
     }
 
-    /// What has completed by now, possibly nothing.
+    /// The completions that are available now, possibly none.
     fn look(&mut self, cq: &Cq) -> Result<&[Completion], bowline::Error> {
         let count = match self.in_vain {
             0..EAGER_POLLS => cq.poll(&mut self.completions)?,

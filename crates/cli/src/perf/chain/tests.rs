@@ -60,7 +60,7 @@ fn places_that_cannot_be_are_refused() {
     assert!(!place(3, 3).is_sane() && !place(0, 0).is_sane() && !place(0, 5000).is_sane());
 }
 
-/// What options ask for.
+/// The specification for these options.
 fn spec(test: &str, chain: Option<Place>) -> Spec {
     #[derive(clap::Parser)]
     struct Line {

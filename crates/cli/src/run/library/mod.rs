@@ -1,4 +1,4 @@
-//! Where the verbs library is.
+//! Finds the verbs library.
 
 mod unpack;
 
@@ -6,20 +6,20 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name of the library that is preloaded.
+/// Name of the preloaded library.
 const PRELOAD: &str = "libbowline_verbs.so";
-/// The same for programs that keep the system's libibverbs.
+/// Name of the library for programs that keep the system's libibverbs.
 const SHIFT: &str = "libbowline_shift.so";
-/// Folder, beside the program, of the versioned `libibverbs.so.1` and `librdmacm.so.1`.
+/// Folder, next to the program, of the versioned `libibverbs.so.1` and `librdmacm.so.1`.
 const VERSIONED_DIR: &str = "bowline-lib";
 
-/// The library's two products, as far as they are there.
+/// The library's two forms, as far as they were found.
 pub(super) struct Library {
     preload: PathBuf,
     versioned_dir: Option<PathBuf>,
 }
 
-/// Finds the library where `BOWLINE_VERBS` says, beside this program, or inside of it.
+/// Finds the library where `BOWLINE_VERBS` says, next to this program, or inside it.
 pub(super) fn find() -> Result<Library, String> {
     if let Some(path) = std::env::var_os("BOWLINE_VERBS") {
         let preload = PathBuf::from(path);
@@ -38,7 +38,7 @@ pub(super) fn find() -> Result<Library, String> {
     }
 }
 
-/// Finds what stands between a program and the system's libibverbs, beside this program or where
+/// Finds the library between a program and the system's libibverbs, next to this program or where
 /// `BOWLINE_SHIFT` says.
 pub(super) fn find_shift() -> Result<Library, String> {
     let preload = match std::env::var_os("BOWLINE_SHIFT").map(PathBuf::from) {
@@ -55,7 +55,7 @@ pub(super) fn find_shift() -> Result<Library, String> {
     Ok(Library { preload, versioned_dir: None })
 }
 
-/// Beside the program in a build tree, or in the lib folder of an installation.
+/// Next to the program in a build tree, or in the lib folder of an installation.
 fn places() -> Result<[PathBuf; 4], String> {
     let exe = std::env::current_exe().map_err(|e| format!("cannot tell where I am: {e}"))?;
     let dir = exe.parent().unwrap_or(Path::new("."));
@@ -80,13 +80,14 @@ impl Library {
         Some(Library { preload, versioned_dir })
     }
 
-    /// Makes a program load it before the system's own.
+    /// Makes a program load this library before the system's own.
     pub(super) fn preload_into(&self, command: &mut Command) {
         command.env("LD_PRELOAD", prepend(&self.preload, "LD_PRELOAD"));
         if let Some(dir) = &self.versioned_dir {
-            // For programs that open the libraries by name (dlopen): preloading is not for those.
+            // For programs that open the libraries by name (dlopen), which preloading does not
+            // affect.
             command.env("LD_LIBRARY_PATH", prepend(dir, "LD_LIBRARY_PATH"));
-            // For NCCL, which may be told another place.
+            // For NCCL, which may be configured to load another file.
             command.env("NCCL_IBVERBS_LIB", dir.join("libibverbs.so.1"));
         }
     }

@@ -1,9 +1,9 @@
-//! The libraries that the program carries, as files in the user's cache.
+//! Unpacks the libraries inside the program to files in the user's cache.
 //!
-//! `cargo install` installs programs and nothing else, so the libraries travel inside. A loader
-//! needs files: they are written once to a directory named after their contents, and compared with
-//! what the program carries each time. Nobody else may be able to write there, as programs of this
-//! user execute the code.
+//! `cargo install` installs only programs, so the libraries are embedded in the program. A loader
+//! needs files. They are written once, to a directory named after their contents, and compared with
+//! the embedded ones each time. Nobody else may be able to write there, because this user's
+//! programs execute the code.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -14,17 +14,17 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::cache;
 
-/// A path below the libraries' directory, and the contents.
+/// A path below the libraries' directory, and the file's contents.
 type Carried = (&'static str, &'static [u8]);
 
-/// What this program carries: nothing in a build without the feature.
+/// The embedded files: none in a build without the feature.
 #[cfg(feature = "embed")]
 static CARRIED: &[Carried] = bowline_embed::verbs_libraries!();
 #[cfg(not(feature = "embed"))]
 static CARRIED: &[Carried] = &[];
 
-/// Writes the libraries to the first directory that will do, unless they are there, and names it.
-/// Returns `None` if this program carries none.
+/// Writes the libraries to the first suitable directory, unless they are already there, and returns
+/// the directory. Returns `None` if this program embeds none.
 pub(super) fn unpack() -> Result<Option<PathBuf>, String> {
     if CARRIED.is_empty() {
         return Ok(None);
@@ -44,9 +44,10 @@ pub(super) fn unpack() -> Result<Option<PathBuf>, String> {
     ))
 }
 
-/// The user's cache, then temporary files.
+/// The user's cache, then the directory for temporary files.
 fn places(uid: u32) -> Vec<PathBuf> {
-    // Under sudo HOME may be another user's, who could not use a directory of root's there.
+    // Under sudo, HOME may belong to another user, who could not use a directory that root owns
+    // there.
     let own = |dir: &PathBuf| {
         let nearest = dir.ancestors().find_map(|dir| fs::metadata(dir).ok());
         nearest.is_some_and(|found| found.uid() == uid)
@@ -55,7 +56,7 @@ fn places(uid: u32) -> Vec<PathBuf> {
     cache::dir().filter(own).into_iter().chain([temporary]).collect()
 }
 
-/// Makes a directory that only this user can write to, or checks that it is one.
+/// Creates a directory that only this user can write to, or checks that an existing one is.
 fn make_private(dir: &Path, uid: u32) -> Result<(), String> {
     let says = |e: io::Error| format!("{}: {e}", dir.display());
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -74,7 +75,7 @@ fn make_private(dir: &Path, uid: u32) -> Result<(), String> {
 
 fn unpack_to(place: &Path, files: &[Carried], uid: u32) -> Result<PathBuf, String> {
     let dir = place.join(format!("verbs-{}", digest(files)));
-    // The loader takes both for separators.
+    // The loader treats both characters as separators.
     if dir.to_string_lossy().contains([':', ' ']) {
         return Err(format!("{}: LD_PRELOAD allows no colon or space", dir.display()));
     }
@@ -100,8 +101,8 @@ fn unpack_to(place: &Path, files: &[Carried], uid: u32) -> Result<PathBuf, Strin
     Ok(dir)
 }
 
-/// Names the contents, so that versions of the program do not replace each other's libraries under
-/// programs that run.
+/// A name for the contents, so that versions of the program do not replace each other's libraries
+/// while programs use them.
 fn digest(files: &[Carried]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (name, bytes) in files {
@@ -115,10 +116,10 @@ fn holds(path: &Path, bytes: &[u8]) -> bool {
     is_file && fs::read(path).is_ok_and(|found| found == bytes)
 }
 
-/// Writes a file that is whole or not there, whoever else does the same.
+/// Writes a file atomically, even if another process does the same.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension(format!("{}.partial", std::process::id()));
-    // Of a process that had this number and was killed.
+    // A killed process with the same PID may have left this file.
     let _ = fs::remove_file(&partial);
     let written = File::options()
         .write(true)

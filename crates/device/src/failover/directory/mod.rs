@@ -1,7 +1,7 @@
-//! Finding peers: what the store is asked and told, on a thread of its own.
+//! Finds peers through the store. A separate thread talks to the store.
 //!
-//! A store may be slow, down or gone. All that this delays is the making of backups: orders queue
-//! up here and are carried out when it answers, in any order, so that two ends that wait for each
+//! A store may be slow, down or gone. This delays only the setup of backups. Orders are queued here
+//! and carried out when the store answers, in any order, so that two ends that wait for each
 //! other's entries never block each other.
 
 #[cfg(test)]
@@ -20,44 +20,44 @@ use bowline_store::{Key, Store, StoreError};
 
 use crate::Log;
 
-/// How long an entry lives without being put again, and how often it is.
+/// How long an entry lives without a refresh, and how often it is refreshed.
 const TTL: Duration = Duration::from_secs(30);
 const REFRESH: Duration = Duration::from_secs(10);
-/// How often the store is asked whether it still has what it was told: it may have been restarted
-/// empty, or removed, and peers that connect now should not wait for the next refresh.
+/// How often to check that the store still has our entries. It may have been restarted empty or
+/// removed, and peers that connect now should not have to wait for the next refresh.
 const CHECK: Duration = Duration::from_secs(1);
-/// How long to wait before asking again for an entry that is not there: at first, and at most.
+/// Delay before asking again for a missing entry: at first, and at most.
 const ASK_MIN: Duration = Duration::from_millis(1);
 const ASK_MAX: Duration = Duration::from_millis(500);
-/// Once found, an entry is looked at again after these: what was found may be what a process left
-/// behind that had the same number, before the peer's own was there.
+/// Delays after which a found entry is read again. It may have been left behind by an earlier
+/// process that had the same number, before the peer's own entry was stored.
 const LOOK_AGAIN: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(100), Duration::from_secs(1)];
-/// How often an entry is looked at that may change at any time, and the share of that which each
-/// look has: a store is not asked more often because there are many.
+/// How often to read an entry that may change at any time, and the minimum time per read. With many
+/// such entries, each is read less often, so that the load on the store is bounded.
 const WATCH: Duration = Duration::from_secs(1);
 const WATCH_EACH: Duration = Duration::from_millis(5);
-/// How long somebody who has to may wait for the store.
+/// How long a caller may have to wait for the store.
 const SYNC_PATIENCE: Duration = Duration::from_millis(100);
-/// How long to leave a store alone that is down: at first, and at most.
+/// Delay before retrying a store that is down: at first, and at most.
 const DOWN_MIN: Duration = Duration::from_millis(50);
 const DOWN_MAX: Duration = Duration::from_secs(2);
 
-/// What was found, until the supervisor's thread takes it.
+/// Entries that were found, until the supervisor's thread takes them.
 type Found = Mutex<Vec<(Life, Vec<u8>)>>;
 
 enum Order {
     Put(Life, Key, Vec<u8>),
     Remove(Key),
-    /// And whether to go on when it is found.
+    /// The flag says whether to keep watching the entry once it is found.
     Want(Life, Key, bool),
     Forget(Life),
-    /// Says when all orders before it have been carried out, or tried.
+    /// Reports when all earlier orders have been carried out or tried.
     Sync(Sender<()>),
     Stop,
 }
 
-/// The way to the store's thread, and back.
+/// The connection to the store's thread.
 pub struct Directory {
     orders: Mutex<Sender<Order>>,
     found: Arc<Found>,
@@ -65,10 +65,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The token that announces something found.
+    /// The token that announces a found entry.
     pub const FOUND: u64 = 1;
 
-    /// Starts the thread. What it finds is announced by [`Directory::FOUND`] in `inbox`.
+    /// Starts the thread. It announces what it finds by [`Directory::FOUND`] in `inbox`.
     pub fn start(
         store: Box<dyn Store>,
         inbox: Arc<EventChannel<u64>>,
@@ -92,36 +92,36 @@ impl Directory {
         Ok(Directory { orders: Mutex::new(orders), found, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Puts an entry of this process, and keeps it alive.
+    /// Stores an entry of this process, and keeps it alive.
     pub fn put(&self, who: Life, key: Key, value: Vec<u8>) {
         self.order(Order::Put(who, key, value));
     }
 
-    /// Takes an entry of this process back.
+    /// Removes an entry of this process.
     pub fn remove(&self, key: Key) {
         self.order(Order::Remove(key));
     }
 
-    /// Looks for a peer's entry until it is there.
+    /// Looks for a peer's entry until it is found.
     pub fn want(&self, who: Life, key: Key) {
         self.order(Order::Want(who, key, false));
     }
 
-    /// Looks for a peer's entry, and says whenever it has changed, until it is forgotten.
+    /// Looks for a peer's entry, and reports each change until it is forgotten.
     pub fn watch(&self, who: Life, key: Key) {
         self.order(Order::Want(who, key, true));
     }
 
-    /// Stops looking.
+    /// Stops looking for an entry.
     pub fn forget(&self, who: Life) {
         self.order(Order::Forget(who));
     }
 
-    /// Waits until the store knows what it has been told, but not for one that is slow.
+    /// Waits until the store has received all orders so far, but not for a slow store.
     pub fn sync(&self) {
         let (done, wait) = channel();
         self.order(Order::Sync(done));
-        // A store that is down delays backups, and nothing else.
+        // A store that is down delays only backups.
         let _ = wait.recv_timeout(SYNC_PATIENCE);
     }
 
@@ -130,36 +130,36 @@ impl Directory {
         std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes all entries back, if the store answers, and ends the thread.
+    /// Removes all entries, if the store answers, and stops the thread.
     pub fn shutdown(&self) {
         self.order(Order::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic there means that no entry is put or found any more; peers time out.
+            // If the thread panicked, no entries are stored or found any more; peers time out.
             let _ = thread.join();
         }
     }
 
     fn order(&self, order: Order) {
-        // Once the thread has ended there is nobody to carry it out, nor anybody to mind.
+        // Once the thread has ended, nobody carries out or misses the order.
         let _ = self.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order);
     }
 }
 
-/// The thread's own.
+/// The state of the store's thread.
 struct StoreWorker {
     store: Box<dyn Store>,
     log: Log,
     inbox: Arc<EventChannel<u64>>,
     found: Arc<Found>,
     own: HashMap<Key, Own>,
-    /// Own entries to be taken back.
+    /// Own entries to remove.
     gone: Vec<Key>,
     wanted: HashMap<Life, Wanted>,
     waiting: Vec<Sender<()>>,
-    /// When to look whether own entries are still there.
+    /// When to check whether own entries are still stored.
     check: Instant,
-    /// Since when the store does not answer.
+    /// Set while the store does not answer.
     down: Option<Down>,
 }
 
@@ -172,11 +172,11 @@ struct Own {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OwnState {
-    /// The store has not been told of it yet.
+    /// The entry has not been stored yet.
     New,
-    /// The store has it.
+    /// The store has the entry.
     Stored,
-    /// The store does not take it, and it was said so.
+    /// The store rejects the entry, and this has been logged.
     Refused,
 }
 
@@ -186,14 +186,14 @@ struct Wanted {
     delay: Duration,
     found: Option<Vec<u8>>,
     looks: usize,
-    /// It is looked at as long as somebody wants it.
+    /// The entry is read for as long as somebody wants it.
     is_watched: bool,
-    /// It was said that it cannot be had.
+    /// It has been logged that the entry cannot be read.
     told: bool,
 }
 
 impl Wanted {
-    /// Not there: later, and later each time.
+    /// The entry is missing: asks again later, with an increasing delay.
     fn again(&mut self, now: Instant) {
         self.due = now + self.delay;
         self.delay = (self.delay * 2).min(ASK_MAX);
@@ -217,7 +217,7 @@ impl StoreWorker {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return self.leave(),
             };
-            // All orders that are there, before any of them makes us wait for the store.
+            // Take all pending orders first, before one of them makes us wait for the store.
             while let Some(order) = next {
                 if matches!(order, Order::Stop) {
                     return self.leave();
@@ -227,7 +227,7 @@ impl StoreWorker {
             }
             self.carry_out();
             for done in self.waiting.drain(..) {
-                // Whoever has given up waiting does not mind.
+                // The caller may have given up waiting.
                 let _ = done.send(());
             }
         }
@@ -273,7 +273,7 @@ impl StoreWorker {
             return;
         }
         if self.down.is_some() {
-            // It may come back without what it had.
+            // It may come back without its entries.
             self.put_all_again(now);
         }
         let done = self
@@ -305,7 +305,7 @@ impl StoreWorker {
         self.down = Some(Down { until: Instant::now() + delay, delay });
     }
 
-    /// Looks whether the store still has one of the own entries, which stands for all.
+    /// Checks whether the store still has one of our entries, which stands for all.
     fn check(&mut self, now: Instant) -> Result<(), StoreError> {
         if now < self.check {
             return Ok(());
@@ -336,7 +336,7 @@ impl StoreWorker {
         for (key, own) in self.own.iter_mut().filter(|(_, own)| own.due <= now) {
             own.state = match self.store.put(key, &own.value, TTL) {
                 Ok(()) => OwnState::Stored,
-                // One key's trouble, and not the store's: the others go on.
+                // The problem concerns one key, not the store, so the other entries continue.
                 Err(error) if !error.is_transient() => {
                     if own.state != OwnState::Refused {
                         self.log.warn(&format!(
@@ -361,8 +361,8 @@ impl StoreWorker {
             WATCH.max(WATCH_EACH.saturating_mul(u32::try_from(watched).unwrap_or(u32::MAX)));
         for (who, wanted) in self.wanted.iter_mut().filter(|(_, wanted)| wanted.due <= now) {
             if refused.contains(who) {
-                // Whose own entry is another job's by name would find that job's peer, and could
-                // not be followed by its own.
+                // If another job has our entry's name, we would find that job's peer, and our own
+                // peer could not find us.
                 wanted.again(now);
                 continue;
             }
@@ -375,7 +375,7 @@ impl StoreWorker {
                         wanted.found = Some(value);
                         self.inbox.push(Directory::FOUND);
                     }
-                    // Removed below when it was the last look.
+                    // The entry is removed below if this was the last read.
                     wanted.due = now + LOOK_AGAIN.get(wanted.looks).copied().unwrap_or(watch);
                     wanted.looks += 1;
                 }
@@ -397,14 +397,14 @@ impl StoreWorker {
         while let Some(key) = self.gone.last() {
             match self.store.remove(key) {
                 Err(error) if error.is_transient() => return Err(error),
-                // What it refuses to remove expires.
+                // An entry that the store refuses to remove expires.
                 _ => _ = self.gone.pop(),
             }
         }
         Ok(())
     }
 
-    /// Takes all entries back. The first that fails is the last that is tried: they expire anyway.
+    /// Removes all entries. Stops at the first failure, because they expire anyway.
     fn leave(mut self) {
         if self.down.is_none() {
             self.gone.extend(self.own.drain().map(|(key, _)| key));

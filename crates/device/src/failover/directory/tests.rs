@@ -1,4 +1,4 @@
-//! A store that fails on demand, and what becomes of orders meanwhile.
+//! Tests orders against a store that fails on demand.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use super::*;
 struct State {
     entries: HashMap<String, Vec<u8>>,
     is_down: bool,
-    /// Keys that another process holds.
+    /// Keys that another process has taken.
     taken: Vec<String>,
     calls: usize,
 }
@@ -24,7 +24,7 @@ impl FakeStore {
         self.0.lock().unwrap()
     }
 
-    /// Counts a call, and refuses it while the store is down.
+    /// Counts a call, and fails it while the store is down.
     fn call(&self) -> Result<std::sync::MutexGuard<'_, State>, StoreError> {
         let mut state = self.state();
         state.calls += 1;
@@ -108,12 +108,12 @@ fn what_is_not_there_yet_is_asked_for_again() {
     desk.until("it is asked for more than once", |state| state.calls > 3);
     desk.store.state().entries.insert("peer".into(), b"theirs".to_vec());
     assert_eq!(desk.next(), [(WHO, b"theirs".to_vec())]);
-    // One that had the number before is replaced by the right one.
+    // An entry of an earlier process with the same number is replaced by the right one.
     desk.store.state().entries.insert("peer".into(), b"newer".to_vec());
     assert_eq!(desk.next(), [(WHO, b"newer".to_vec())]);
 }
 
-/// As a key of memory that the peer has registered anew.
+/// For example, the key of memory that the peer has registered again.
 #[test]
 fn what_is_watched_may_change_long_after_it_was_found() {
     let desk = desk();
@@ -166,7 +166,8 @@ fn a_key_that_cannot_be_put_does_not_hold_up_the_others() {
     desk.directory.want(WHO, key("peer"));
     desk.directory.want(other, key("peer"));
     desk.until("the other entry is there", |state| state.entries.contains_key("free"));
-    // Life is not in the store cannot be followed, and must not find whoever took its name.
+    // A queue pair whose entry is not in the store cannot be found by its peer, and must not find
+    // the peer of the job that took its name.
     assert_eq!(desk.next(), [(other, b"theirs".to_vec())]);
     desk.directory.sync();
     let said = desk.said.lock().unwrap().clone();
@@ -218,7 +219,7 @@ fn at_the_end_nothing_is_left() {
     assert_eq!(desk.store.state().entries.len(), 1);
     desk.directory.shutdown();
     assert_eq!(desk.store.state().entries.len(), 0);
-    // Nobody is there to carry it out any more, and nobody waits for it long.
+    // Nobody is left to carry it out, and the call does not wait long for it.
     desk.directory.put(WHO, key("c"), b"entry".to_vec());
     desk.directory.sync();
 }
