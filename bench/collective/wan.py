@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 RANKS = ("2", "4", "6", "8")
 SIZE = 16 << 20
 LINK = "rate=1Gbps,delay=5ms,queue=1bdp"
-BOUNDED = "--transport xp --chunk 128K --window 2M"
+BOUNDED = "--transport xp --window 8M"
 # What is repaired holds its slot for a round trip more: twice the slots of what gives up.
 EXACT = "--transport xp --chunk 256K --window 4M"
 # Name, congestion control of TCP, arguments of `bowline collective`, losses.

@@ -92,7 +92,8 @@ pub struct CommOptions {
     /// How long creating the communicator may take; 1 minute by default.
     pub setup_timeout: Duration,
     /// Most bytes of a message; 128 KiB by default. Longer messages cost less, shorter ones overlap
-    /// more.
+    /// more. XP has at most 16 messages in flight to a rank, so over XP a message may have a 16th
+    /// of the window, if that is more.
     pub chunk_bytes: u32,
     /// Bytes on their way to a rank at most; unless set 1 MiB, and 4 MiB over SDR's schemes. Long
     /// links need bandwidth times round trip, and half of that again; over XP twice as much, if
@@ -136,7 +137,12 @@ impl CommOptions {
         let fair = RING_BYTES / u64::from(ranks.max(1));
         // With many ranks rings are shorter, down to four chunks of 4 KiB.
         let ring = ring.min(fair.next_power_of_two()).max(16 << 10);
-        let slot_bytes = u64::from(self.chunk_bytes).min(ring / 4) as u32 & !63;
+        // XP numbers few messages at a time, so a wide window needs long ones.
+        let shortest = match self.transport {
+            CommTransport::Xp => ring / u64::from(MAX_EXPRESS_SLOTS),
+            CommTransport::Rc | CommTransport::Sdr(_) => 0,
+        };
+        let slot_bytes = u64::from(self.chunk_bytes).max(shortest).min(ring / 4) as u32 & !63;
         let slots = (ring / u64::from(slot_bytes.max(64))).clamp(4, 1024) as u16;
         let (express_slots, scheme) = match self.transport {
             CommTransport::Rc => (0, None),
@@ -443,4 +449,29 @@ impl std::fmt::Debug for Communicator {
 /// No panic can leave these half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_as_wide_as_asked_for_over_every_transport() {
+        for transport in CommTransport::ALL {
+            for window_bytes in [1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20] {
+                let options = CommOptions {
+                    transport,
+                    window_bytes: Some(window_bytes),
+                    ..CommOptions::default()
+                };
+                let config = options.group(2);
+                let slots = match transport {
+                    CommTransport::Xp => config.express_slots,
+                    CommTransport::Rc | CommTransport::Sdr(_) => config.slots,
+                };
+                assert_eq!(u32::from(slots) * config.slot_bytes, window_bytes, "{transport:?}");
+                assert!(config.slot_bytes >= options.chunk_bytes);
+            }
+        }
+    }
 }
