@@ -16,7 +16,7 @@ use crate::report::Cause;
 /// A peer's agent on the default rail.
 type PeerKey = (IpAddr, Qpn);
 
-/// What is known of the default rail to a peer.
+/// What is known about the default rail to a peer.
 #[derive(Debug)]
 struct Probe {
     /// One of the connections to the peer. Probes carry its token.
