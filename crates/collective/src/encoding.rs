@@ -49,14 +49,14 @@ impl Encoding {
 
     /// The length of the encoded tensor in bytes, and the parts that are encoded independently.
     pub(crate) fn parts(&self) -> (usize, Vec<Group>) {
-        // This cannot fail: `of` made the same plan, and only the seed differs.
+        // `of` has made the same plan before, with another seed, so this does not fail.
         let Ok(plan) = self.plan(0) else { return (0, Vec::new()) };
         (plan.encoded_len(), (0..plan.groups()).map(|index| plan.group(index)).collect())
     }
 
     /// Encodes, or decodes, one part.
     pub fn transform(&self, seed: u64, group: usize, is_back: bool, src: &[u8], dst: &mut [u8]) {
-        // Cannot fail either, as in `parts`.
+        // Does not fail, as in `parts`.
         let Ok(plan) = self.plan(seed) else { return };
         match is_back {
             true => plan.decode_group(group, src, dst),

@@ -75,9 +75,9 @@ fn allreduce(bytes: usize, ranks: usize, grid: Option<&Grid>) -> Algorithm {
     }
 }
 
-/// Whether hosts should reduce locally before they talk to each other. The total traffic is that of
-/// other algorithms, but the least of it goes between hosts. For short messages among many ranks,
-/// the number of messages costs more than this saves.
+/// Whether hosts should reduce locally before they talk to each other. This sends as many bytes as
+/// other algorithms, but the fewest between hosts. For short messages among many ranks, the number
+/// of messages costs more than this saves.
 fn suits_two_levels(grid: &Grid, bytes: usize) -> bool {
     let few = |count: usize| count <= FEW_RANKS;
     let is_long = few(grid.members().len()) || bytes > ROUND_TRIP_BYTES;

@@ -207,7 +207,7 @@ impl Qp {
         match given {
             Ok(()) | Err(Refused::Starved) => Ok(()),
             Err(Refused::Errno(code)) => {
-                // Completions will fail the connection, or it does not fail at all.
+                // If this fails the connection, its completions will say so.
                 state.slow_sends = true;
                 state.starved = true;
                 Err(code)
