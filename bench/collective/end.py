@@ -27,7 +27,8 @@ def choose(control, device):
         with open("/proc/sys/net/ipv4/tcp_congestion_control", "w") as setting:
             setting.write(control)
     except PermissionError:
-        # The host restricts it (tcp_allowed_congestion_control); a route may still ask for it.
+        # The host does not allow this controller (tcp_allowed_congestion_control), but a route may
+        # still ask for it.
         shown = subprocess.run(["ip", "route", "show", "dev", device], capture_output=True, text=True, check=True).stdout
         for route in shown.splitlines():
             subprocess.run(["ip", "route", "change", *route.split(), "dev", device, "congctl", control], check=True)

@@ -11,7 +11,7 @@ from bench import BOWLINE
 from emulator import Emulator, Failed
 
 HERE = Path(__file__).resolve().parent
-# Half of them are at either end.
+# Half of them are at each end.
 RANKS = ("2", "4", "6", "8")
 SIZE = 16 << 20
 LINK = "rate=1Gbps,delay=5ms,queue=1bdp"
@@ -26,7 +26,7 @@ ROWS = [
     ("xp 1%", "-", f"{BOUNDED} --deadline adaptive --max-loss 1%", ["0", "1%"]),
     ("sr-nack", "-", "--transport sr-nack", ["0", "0.1%", "1%"]),
 ]
-# Row, its loss, statistic, row that it is held against, its loss, at most this many times.
+# Row, its loss, statistic, row that it is compared with, the loss of that row, maximum ratio.
 BARS = [
     ("xp exact", "0.1%", "mean_ms", "gloo, BBR", "0.1%", 0.65),
     ("xp exact", "0.1%", "p99_ms", "gloo, BBR", "0.1%", 0.4),
@@ -35,7 +35,7 @@ BARS = [
     ("xp 1%", "1%", "p99_ms", "xp 1%", "0", 1.15),
     ("xp 1%", "1%", "p99_ms", "sr-nack", "1%", 0.8),
 ]
-# CUBIC at a loss takes seconds for one.
+# Under loss, CUBIC takes seconds for one operation.
 OPERATIONS, SLOW_OPERATIONS, QUICK_OPERATIONS = 100, 20, 5
 LIMIT_S = 900
 

@@ -13,7 +13,7 @@ from bench import BOWLINE, Failed, last_line
 
 SENDER_CPU, RECEIVER_CPU = "0", "1"
 PATIENCE_S = 120
-# A turn of those that are measured by turns: the machine's moods last longer.
+# Duration of a turn when pairs are measured in turns: fluctuations of the machine last longer.
 TURN_S = 0.1
 
 
@@ -89,7 +89,7 @@ class Turns:
         bytes_, seconds = (sum(found[name] for found in self.found) for name in ("bytes", "seconds"))
         cpu_s = {name: sum(found[name] * found["bytes"] for found in self.found) / bytes_
                  for name in ("sender_cpu_s_per_gb", "receiver_cpu_s_per_gb", "cpu_s_per_gb")}
-        # Of the shares, the least equal.
+        # The least equal of the shares.
         jain = [found["jain"] for found in self.found if found["jain"] is not None]
         return {"gbps": 8e-9 * bytes_ / seconds, **cpu_s, "jain": min(jain, default=None)}
 
@@ -113,12 +113,12 @@ def by_turns(runs, seconds):
                 failures[n] = why
 
     try:
-        # One after the other: to fill half a GiB takes both cores for a while.
+        # One at a time: filling half a GiB keeps both cores busy for a while.
         for n, run in enumerate(runs):
             pairs.append(Turns(*run))
             attempt(n, Turns.line)
         for turn in range(count):
-            # There and back, so that nobody always comes behind the same one.
+            # Alternate the order, so that no pair always follows the same one.
             for n in range(len(pairs))[::1 if turn % 2 else -1]:
                 attempt(n, lambda pair: pair.turn(seconds / count))
         return [failures.get(n) or pair.total() for n, pair in enumerate(pairs)]

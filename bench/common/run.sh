@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# What every bench/NAME/run that is a shell script begins with: it goes to the repository's root, answers
-# --help with the head of the bench's README.md before anything is built, and has `build` for the programs it needs.
-# Sets: here (the bench's directory), bin (where cargo puts programs), args (what the program is to get).
+# Sourced first by every bench/NAME/run that is a shell script. Changes to the repository's root,
+# answers --help with the head of the bench's README.md before anything is built, and provides
+# `build` for the programs that the bench needs. Sets: here (the bench's directory), bin (where
+# cargo puts programs), args (the arguments for the program).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
@@ -15,7 +16,7 @@ for arg in "$@"; do
   esac
 done
 
-# Builds these packages, unless --no-build says to take them as they are.
+# Builds these packages, unless --no-build says to use the existing ones.
 build() {
   [ "$builds" = no ] || cargo build --quiet --release "${@/#/--package=}"
 }

@@ -8,7 +8,7 @@ import sys
 from bench import REPO, TARGET
 
 DRIVER = str(TARGET / "release" / "peers")
-# Package, and what shows that it is there already.
+# Package, and the check that it is already installed.
 PACKAGES = {
     "ucx-utils": lambda: shutil.which("ucx_perftest"),
     "libfabric-bin": lambda: shutil.which("fi_pingpong"),

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import defaultdict
 
-# Of these the larger is the better.
+# For these, larger is better.
 HIGHER = {"gbps", "jain"}
 
 

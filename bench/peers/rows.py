@@ -19,13 +19,14 @@ class Cell:
     row: str
     point: str
     run: object = field(repr=False)
-    # Ways to do the same: the one with the best median stands for the row.
+    # Several ways to do the same: the one with the best median represents the row.
     variant: str = ""
-    # For what is measured by turns with others: the driver's kind and options, and how long.
+    # For cells that are measured in turns with others: the driver's kind and options, and the
+    # duration.
     turns: tuple = ()
 
 
-# What each row does, as printed under the table.
+# What each row does, printed under the table.
 WHAT = {
     "UDP GSO/GRO": "datagrams of 4096 B, 15 to a call and 4 calls at once, no acknowledgements; counted are bytes received. Cold, the receiver "
                    "copies each batch to its place, by memcpy or past the caches: the better median counts. Hot, it leaves them",
@@ -55,7 +56,7 @@ WHAT = {
     "Bowline EC XOR": "SDR, XOR (32, 8): a quarter more is sent",
 }
 
-# Rows that the driver runs: kind, and options that are always there.
+# Rows that the driver runs: kind, and fixed options.
 DRIVEN = {
     "TCP CUBIC": ("tcp-cubic", []),
     "TCP BBR": ("tcp-bbr", []),
@@ -72,7 +73,8 @@ DRIVEN = {
 }
 # Row, test and transport.
 UCX_BANDWIDTHS = [("UCX put", "ucp_put_bw", LOOPBACK), ("UCX put shm", "ucp_put_bw", MEMORY), ("UCX tag", "tag_bw", LOOPBACK)]
-# What sleeps while others have their turns; the rest spins, or goes on for a while with what it has buffered.
+# Kinds that sleep while others have their turn. The rest spin, or continue for a while with what
+# they have buffered.
 BY_TURNS = {"udp", "udp-stream", "udp-summed", "tcp-cubic", "tcp-bbr", "rc"}
 WITH_PING = ["TCP CUBIC", "TCP BBR", "quinn", "SRT", "Bowline SR", "Bowline EC MDS"]
 
@@ -104,7 +106,7 @@ def loopback(quick, seconds):
 
 
 ONE_QP, MANY_QPS, BESIDE_IDLE = "1 QP, 64 KiB hot", "1000 QPs, 64 KiB hot", "1 MiB hot, 10000 idle QPs"
-# Points whose cells are compared with those of others.
+# Points whose cells are compared with those of other points.
 GROUP_OF = {ONE_QP: MANY_QPS, BESIDE_IDLE: "1 MiB hot"}
 
 
@@ -144,7 +146,7 @@ def pairs_that_fit():
     """How many pairs with cold buffers may live side by side."""
     with open("/proc/meminfo") as lines:
         free_kib = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    # Half a GiB at either end, and as much again as one of them for everything else.
+    # Half a GiB at each end, and another half for everything else.
     return max(2, free_kib * KIB // (1536 * MIB))
 
 
@@ -166,7 +168,7 @@ def ucx(test, size, count, options=(), over=LOOPBACK):
 
 
 def ucx_bandwidth(test, size, seconds, over=LOOPBACK):
-    # It counts messages, not seconds: about as many as one can carry.
+    # It counts messages, not seconds: choose about as many as it can carry.
     gbps = 10 if test == "ucp_put_bw" and over is LOOPBACK else 40
     count = max(50, int(gbps * 1e9 / 8 * seconds / size))
     values, cpu_s = ucx(test, size, count, ["-w", str(max(5, count // 10))], over)
@@ -174,7 +176,7 @@ def ucx_bandwidth(test, size, seconds, over=LOOPBACK):
     return {"gbps": values[5] * MIB * 8 / 1e9, "cpu_s_per_gb": cpu_s / (size * count * 1.1 / 1e9)}
 
 
-# ucx_perftest takes its percentiles of the last 2048 round trips only, whatever came before.
+# ucx_perftest takes its percentiles from only the last 2048 round trips.
 UCX_SAMPLE = 2048
 
 

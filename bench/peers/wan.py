@@ -9,15 +9,17 @@ from bench import BOWLINE, last_line
 from pair import Failed, free_port
 from rows import MIB, Cell
 
-# `bowline wan` ends so when packets left too late for the run to be believed.
+# Exit status of `bowline wan` when packets left too late for the run to be valid.
 TOO_LATE = 75
 TRIES = 3
-# Chunks of SDR's that one lost packet does not cost much of: less where many are lost and chunks are what is repeated.
+# Chunk sizes of SDR at which one lost packet costs little: smaller if losses are frequent and whole
+# chunks are retransmitted.
 CHUNK = 4096
 SMALL_CHUNK = 2048
-# Parity for the loss that the link has: what `bowline plan` is for. Data and parity chunks of a group.
+# Parity for the loss of the link, as `bowline plan` would choose it: data and parity chunks of a
+# group.
 CODES = {"no loss": (128, 2), "0.01 %": (128, 4), "0.1 %": (128, 6), "1 %": (128, 16), "bursts": (128, 16)}
-# Each end is a network of its own: the largest windows for TCP, and none lost after a pause.
+# Each end is a separate network: the largest windows for TCP, and no window reset after a pause.
 TUNING = ("sysctl -qw net.ipv4.tcp_rmem='4096 131072 536870912' net.ipv4.tcp_wmem='4096 131072 536870912' "
           "net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_no_metrics_save=1; ")
 MESSAGES = {"1 MiB": MIB, "16 MiB": 16 * MIB, "64 MiB": 64 * MIB}
@@ -30,7 +32,7 @@ class Link:
     rate: str
     bps: int
     rtt_ms: int
-    # Of an IP packet; of a packet's payload for Bowline; of a datagram for quinn.
+    # MTU of an IP packet; payload of a packet for Bowline; size of a datagram for quinn.
     mtu: int
     path_mtu: int
     datagram: int

@@ -17,7 +17,7 @@ SUITE = "sid"
 def environment(target_dir):
     """Variables for cargo, and what they lead to; or None, and why there is no such compiler."""
     env = dict(os.environ)
-    # Beside what is built for this host: another compiler would make it all anew.
+    # Separate from the host's target directory: another compiler would rebuild everything there.
     env["CARGO_TARGET_DIR"] = str(target_dir / "aarch64")
     if has_target() or rustup_adds():
         return env, version("rustc")
@@ -68,7 +68,7 @@ def unpack(wrapper):
         subprocess.run(["dpkg-deb", "-x", package, root], check=True)
         package.unlink()
     libraries = root / "usr/lib/x86_64-linux-gnu"
-    # With a C library of its own, so that the host's need not be as new.
+    # Bring its own C library, so that the host's need not be as new.
     wrapper.write_text(f'#!/bin/sh\nexec "{libraries}/ld-linux-x86-64.so.2" --library-path "{libraries}:{root}/usr/lib" '
                        f'--argv0 rustc "{root}/usr/bin/rustc" --sysroot "{root}/usr" "$@"\n')
     wrapper.chmod(0o755)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from hosts import Sampler, wait_ready
 from listening import wait_listening
 
-# Which way the payload goes, seen from the client.
+# The direction of the payload, seen from the client.
 PERFTEST = {"ib_send_bw": "tx", "ib_write_bw": "tx", "ib_read_bw": "rx"}
 VERIFY = ("write", "send", "read", "atomic")
 FAULTS = ("initiator down", "responder down", "blackhole", "switch port down")
@@ -59,7 +59,8 @@ def order(env, net, fault, broken):
 def perftest(env, net, program, fault, mode, seconds):
     command = [program, "-d", "bl0", "-D", str(seconds), "--report_gbits"]
     if seconds < 10:
-        # perftest's eight tries of 67 ms and more would be a good part of a short blackhole.
+        # perftest's default, eight tries of at least 67 ms, would take up much of a short
+        # blackhole.
         command += ["-u", "12"]
     result = Result(f"{program}, {fault}, {mode}", program, fault, mode)
     texts = play(env, net, result, command, "-p", seconds, PERFTEST[program])
@@ -92,15 +93,16 @@ class Pair:
     def __enter__(self):
         server = self.spawn(self.net.server)
         wait_listening(self.port, server)
-        # They meet over the rail that stays whole.
+        # They meet over the rail that stays intact.
         self.spawn(self.net.client, self.net.server.addrs[1 if self.net.server.namespace else 0])
         return self
 
     def spawn(self, host, *more):
         line = host.command(self.env, self.mode, self.store_url, [*self.program, *more])
         log = tempfile.TemporaryFile("w+", dir=self.env.tmp)
-        # A group, so that all of it can be ended, but not a session: the kernel schedules sessions as
-        # groups, and 6.18 leaves a group that spins and naps out for seconds when the machine is busy.
+        # Use a process group, so that all of it can be ended, but not a session: the kernel
+        # schedules sessions as groups, and on a busy machine Linux 6.18 leaves out for seconds a
+        # group that spins and naps.
         process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                    env=self.environ, process_group=0)
         # The client comes first wherever both are named.
@@ -123,7 +125,7 @@ class Pair:
     def __exit__(self, *_):
         for process, log in zip(self.processes, self.logs):
             if process.poll() is None:
-                # With the program that `bowline run` waits for.
+                # Also kills the program that `bowline run` waits for.
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             log.close()

@@ -10,7 +10,7 @@ import time
 from hosts import Loopback, Switched, accounts
 from scenes import Pair, Result, break_it, judge, last_line, mend_it
 
-# Longer than everything that happens meanwhile takes on a busy machine.
+# Longer than everything that happens in between takes on a busy machine.
 SECONDS = 12
 PATIENCE_S = 6
 
@@ -100,7 +100,7 @@ def directory_removed(env, mode):
 
     with pair_on(env, Loopback(), mode, "write", f"file://{store}") as pair:
         pair.wait_ready()
-        # Ends that know of each other's backups may still be writing down their own.
+        # Ends that know about each other's backups may still be publishing their own.
         until("both ends' entries are in the store", has_entries)
         shutil.rmtree(store)
         until_said(pair, "has lost the entries")

@@ -1,19 +1,21 @@
 # shellcheck shell=bash
-# Rows of protocols on verbs devices: SDR with every scheme, a file with interruptions, collectives.
+# Rows for protocols on verbs devices: SDR with every scheme, a file with interruptions,
+# collectives.
 #
 # Needs: row, perf, in_guest, $host, $guest, $here, $logs, $row_limit_s, $quick, next_port.
 
 file_bytes=$((64 << 20))
 file_limit_s=110
 
-# scheme ENDS SCHEME LOG: the client's packets get lost, one in a hundred.
+# scheme ENDS SCHEME LOG: one in a hundred of the client's packets is lost.
 scheme() {
     local ends=$1 name=$2 log=$3 options="-s 256K -n 12 --scheme $2"
     [[ $ends == *-soft ]] && options+=' --link loss=1%'
     perf "$ends" write-bw "$options" "$log"
 }
 
-# file LOG: a file to a verbs device, over a link that loses packets. The sender is stopped twice, and goes on.
+# file LOG: sends a file to a verbs device over a lossy link. The sender is stopped twice, and
+# resumes.
 file() {
     local log=$1 port=$((next_port++)) receiver status=0 stopped=0 try source=$logs/file sum
     head -c "$file_bytes" /dev/urandom > "$source"
@@ -44,7 +46,8 @@ file() {
     ((status == 0 && stopped == 2)) && grep -qF "$sum" "$log.guest"
 }
 
-# ranks TRANSPORT IN_GUEST LOG: an allreduce of 4 ranks, so many of them on verbs:rxe0 and the rest on the soft NIC.
+# ranks TRANSPORT IN_GUEST LOG: an allreduce of 4 ranks. IN_GUEST of them are on verbs:rxe0, the
+# rest on the soft NIC.
 ranks() {
     local transport=$1 inside=$2 log=$3 port=$((next_port += 2)) rank command pids=() status=0
     local options="collective allreduce -b 64K -e 64K -n 3 -w 1 --transport $transport --insecure"

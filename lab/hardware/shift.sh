@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# Rows of failover on verbs devices (SHIFT): figure 5 of the paper, and a program that looks at every
-# byte, in the guest, where two hosts with two devices each are made (shift-guest).
+# Rows for failover on verbs devices (SHIFT): figure 5 of the paper, and a program that checks every
+# byte. They run in the guest, where shift-guest creates two hosts with two devices each.
 #
 # Needs: row, push, push_script, in_guest, $here, $logs, $quick, $root, $stage.
 
 shift_limit_s=90
 
-# lose COMMAND KIND HOST SECONDS LOG: COMMAND of shift-guest; both ends end well, have been on the second device,
-# and are back on the first.
+# lose COMMAND KIND HOST SECONDS LOG: runs COMMAND of shift-guest. Both ends must succeed, must have
+# been on the second device, and must be back on the first.
 lose() {
     local log=$5 part
     local shift_guest="/tmp/shift-guest $1 $2 $3 $4 ${6:-}"
@@ -18,7 +18,8 @@ lose() {
     done
 }
 
-# atomics HOST SECONDS LOG: an atomic in flight comes up as an error, and the counter never counts one twice.
+# atomics HOST SECONDS LOG: an atomic in flight is reported as an error, and the counter never
+# counts one twice.
 atomics() {
     local log=$3
     timeout -k 1 "$shift_limit_s" "$here/guest/sh" "/tmp/shift-guest verify atomic $1 $2" > "$log.guest" 2>&1
@@ -26,7 +27,7 @@ atomics() {
         grep -q '"outcome":"atomic-in-flight"' "$log.guest"
 }
 
-# mix COMMAND KIND HOST SECONDS CLIENT LOG: as lose, between host b and the soft NICs of host s.
+# mix COMMAND KIND HOST SECONDS CLIENT LOG: like lose, between host b and the soft NICs of host s.
 mix() { lose "$1" "$2" "$3" "$4" "$6" "$5"; }
 
 # A soft NIC at one end, a verbs device at the other.
@@ -36,7 +37,7 @@ mixed_rows() {
     for kind in write send read; do
         for client in b s; do
             for host in b s; do
-                # Each client, and each loser, twice.
+                # Use each client, and each loser, twice.
                 [[ -n $quick && ! $kind$client$host =~ ^(writesb|writebs|sendss|readbb)$ ]] && continue
                 row "shift mixed perftest ib_${kind}_bw, client ${client}, first interface of ${host} down and up" \
                     mix mixed-perf "$kind" "$host" "$seconds" "$client"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from listening import listens
 
-# Nothing in here takes longer, on however busy a machine.
+# Nothing here takes longer, even on a busy machine.
 PATIENCE = 60
 
 
@@ -88,7 +88,7 @@ class Rig:
         self.here = here
         self.target = target
         self.tmp = Path(tempfile.mkdtemp(prefix="bowline-hostile-"))
-        # Users without privileges must be able to get at it.
+        # Users without privileges must be able to access it.
         self.tmp.chmod(0o755)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("BOWLINE_", "XDG_"))}
         self.started = []

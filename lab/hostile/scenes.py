@@ -89,7 +89,7 @@ def no_shared_memory(rig):
     wrap = rig.mounts("mount -t tmpfs -o ro tmpfs /dev/shm")
     client = rig.pair(*SHORT, wrap=wrap)
     said = notices(client)
-    # Two processes on one address cannot do without a place to meet, and are told so.
+    # Two processes on one address need a place to meet, and are told so.
     (there, here), port = rig.addresses(), rig.port()
     rig.serve(there, port, wrap)
     second = rig.client(there, there, port, *SHORT, wrap=wrap)
@@ -289,7 +289,7 @@ def limited_group():
     name = f"bowline-hostile-{os.getpid()}"
     for root, limit, value in (("/sys/fs/cgroup", "cpu.max", "10000 100000"),
                                ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "10000")):
-        # A directory that control groups are mounted below is none.
+        # Skip directories that are only parents of mounted control groups.
         if not (Path(root) / "cgroup.procs").exists():
             continue
         group = Path(root) / name

@@ -126,7 +126,7 @@ class Perf(Scene):
             self.inside = ["nsenter", "-t", str(namespace.pid), "-U", "-n", "--preserve-credentials"]
         played = self.play_once(env, net, processes)
         if self.restarts and not played:
-            # The address is free again, and whoever comes next is served.
+            # The address is free again, and the next sender is served.
             again = replace(self, restarts=False, seconds=0)
             played = again.play(env, net, processes)
             self.summary = getattr(again, "summary", "")
@@ -150,7 +150,7 @@ class Perf(Scene):
             addr = self.addr(net, host)
             return f"[{addr}]:{port}" if self.v6 else f"{addr}:{port}"
 
-        # Loopback needs no proof of who is who; other addresses do.
+        # Loopback needs no authentication; other addresses do.
         trust = ["--insecure"] if self.v6 else []
         ports = [free_port() for _ in range(self.members)]
         members = [start(f"member{i}", "perf", self.program, "-d", self.addr(net, 2 + i), "-p", port,
@@ -166,7 +166,7 @@ class Perf(Scene):
         if self.replicate:
             sender = start("sender", "perf", self.program, "--to", to, "--replicate",
                            self.replicate, *common)
-            # There is nobody else to wait for.
+            # There is nothing else to wait for.
             return self.judge(env, sender, sender, members)
         listen = free_port()
         once = [] if self.restarts else ["--once"]

@@ -6,10 +6,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# What the tests need beside the package; its own dependencies are in every Debian.
+# What the tests need besides the package. Its own dependencies are part of every Debian.
 INCLUDED = ("perftest", "python3-venv")
 BOOTSTRAP_SECONDS = 900
-# Sets up the inside of a root and enters it. Its mounts and its network end with it.
+# Sets up the inside of a root and enters it. Its mounts and its network are gone when it ends.
 ENTER = """
 set -e
 ip link set lo up
@@ -80,7 +80,7 @@ class CleanRoot:
     def __init__(self, tar):
         self.dir = Path(tempfile.mkdtemp(prefix="bowline-root-"))
         self.dir.chmod(0o755)
-        # Device files come from the system: its /dev is bound into the root.
+        # Device files come from the host: its /dev is bound into the root.
         command = ["tar", "--extract", "--numeric-owner", "--exclude=./dev/*", "-C", self.dir, "-f", tar]
         subprocess.run(command, check=True)
 

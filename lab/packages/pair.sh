@@ -1,5 +1,5 @@
-# Two ends of ib_write_bw under `bowline run`, on loopback. Run in a clean root.
-# A client that comes before the server listens fails at once and is started again.
+# Two ends of ib_write_bw under `bowline run`, on loopback. Run in a clean root. A client that
+# starts before the server listens fails at once and is started again.
 bowline run --device bl0=127.0.0.1 -- ib_write_bw -d bl0 -n 500 >/tmp/server 2>&1 &
 server=$!
 tries=0

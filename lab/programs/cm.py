@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pair import explain, free_port, last_line, terminate
 from rows import Row
 
-# A server that has opened its device listens after this long.
+# How long a server takes to listen after it has opened its device.
 LISTEN_S = 0.5
-# UDP 4791, as /proc/net/udp writes it.
+# UDP 4791 in the notation of /proc/net/udp.
 ROCE_PORT = "12B7"
-# Addresses of their own: a process of an older Bowline on a shared one would keep messages to itself.
+# Separate addresses: a process of an older Bowline on a shared address would keep messages to
+# itself.
 HOSTS = {"bl0": "127.0.7.1", "bl1": "127.0.7.2"}
 
 

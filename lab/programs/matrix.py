@@ -28,7 +28,7 @@ def pingpong(command, **more):
     return Pair(command, [*command.split(), "-g", "0"], **more)
 
 
-# Every tool of perftest on every transport that it has.
+# Every perftest tool on every transport that it supports.
 TOOLS = """
 ib_write_bw
 ib_write_bw -c UC
@@ -144,7 +144,7 @@ ibv_ud_pingpong -s 1024
 ibv_srq_pingpong -q 64 -n 200
 """
 
-# Programs that connect by librdmacm.
+# Programs that connect through librdmacm.
 CONNECTIONS = [
     *(ConnectionPair(command, f"{command} -F -p {{port}}", f"{command} -F -p {{port}} {{host}}",
                      result=latency if "_lat" in command else bandwidth)
@@ -162,7 +162,7 @@ CONNECTIONS = [
     ConnectionPair("udaddy", "udaddy -b {host} -c 4", "udaddy -s {host} -c 4"),
 ]
 
-# Memory on demand, and memory of the device.
+# On-demand paging, and device memory.
 MEMORY = [
     perftest("ib_write_bw --odp"),
     pingpong("ibv_rc_pingpong -o"),

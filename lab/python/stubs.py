@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-# Called on import. CUDA's error 35 is "driver insufficient": torch takes it for no GPU.
+# Called on import. CUDA's error 35 is "driver insufficient", which torch takes to mean that there
+# is no GPU.
 HARMLESS = {"cudaGetDeviceCount": 35, "cudaDriverGetVersion": 0, "cudaRuntimeGetVersion": 0, "cudaGetLastError": 0}
 HARMLESS_PREFIX = "__cuda"
 VENDOR_PREFIXES = ("cu", "nccl", "pnccl", "nv", "__cuda", "__nv")
@@ -75,7 +76,7 @@ def plan(folder):
         if version in provider_of:
             stubs[provider_of[version]][version].add(name)
         elif not version and name.startswith(VENDOR_PREFIXES) and stubs:
-            # Symbols without a version are found wherever they are.
+            # Symbols without a version are found in any library.
             stubs[min(stubs)][""].add(name)
     return stubs
 

@@ -2,13 +2,14 @@
 # Multicast groups through `bowline switch`, with rxe as members and as sender, under perftest.
 #
 # A row is PROGRAM|MTU/SIZE/COUNT|SENDER|MEMBERS|SWITCH. The sender is "bowline" or "rxe", and so is
-# each of the members: all of rxe's are queue pairs of the one guest. SWITCH is more arguments of
-# `bowline switch`. rxe as sender and member of one group is left out: see docs/multicast.md.
+# each of the members. All rxe members are queue pairs of the one guest. SWITCH holds additional
+# arguments for `bowline switch`. rxe as both sender and member of one group is left out: see
+# docs/multicast.md.
 #
 # Needs: pair.sh and what it needs, and $bowline.
 
 switch_addr=169.254.77.100
-# Members on Bowline have addresses from here on.
+# Addresses of members on Bowline start here.
 first_member=11
 
 group_rows() {
@@ -25,7 +26,7 @@ quick_group_rows() {
     group_rows | sed -n '1p;6p'
 }
 
-# Gives the host addresses for a switch and members, and tells the guest where they are.
+# Adds addresses for a switch and members to the host, and makes them known to the guest.
 prepare_groups() {
     local last
     "$here/guest/sh" 'ip route add 169.254.77.0/24 dev eth0' || return
@@ -35,7 +36,7 @@ prepare_groups() {
     done
 }
 
-# run_group INDEX ROW: as run_row.
+# run_group INDEX ROW: like run_row.
 run_group() {
     try_group "$1" "$2" '' && return
     [[ -n $retry ]] || return 1
@@ -47,7 +48,7 @@ try_group() {
     local program shape sender members switch_options
     IFS='|' read -r program shape sender members switch_options <<< "$2"
     local log="$logs/$1$3" port=$((10000 + 8 * $1)) start=$EPOCHREALTIME status=0 verdict=ok who
-    # What the first try has left may still listen.
+    # Programs of the first try may still be listening.
     [[ -z $3 ]] || ((port += 4000))
     local mtu size count options pids=()
     IFS=/ read -r mtu size count <<< "$shape"
@@ -64,8 +65,8 @@ try_group() {
     return 1
 }
 
-# Members, the switch, the sender; then all must have ended well. Of try_group: its words, log, port
-# and pids.
+# Starts the members, the switch and the sender; then all must have succeeded. Uses the variables of
+# try_group: its words, log, port and pids.
 play_group() {
     local at=() kind number=0 pid
     for kind in $members; do
@@ -82,7 +83,8 @@ play_group() {
     were_copied
 }
 
-# start_member KIND NUMBER PORT: starts it, waits until it listens, and adds it to `pids` and `at`.
+# start_member KIND NUMBER PORT: starts a member, waits until it listens, and adds it to `pids` and
+# `at`.
 start_member() {
     local addr=169.254.77.$((first_member + $2)) words
     if [[ $1 == rxe ]]; then
@@ -113,7 +115,7 @@ run_sender() {
     fi
 }
 
-# Whether the switch says that every packet went to every member.
+# Whether the switch reports that every packet went to every member.
 were_copied() {
     local packets=$((count * size / mtu)) copies words
     words=($members)

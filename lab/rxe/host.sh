@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What a host needs to run the guest, for the rigs that do.
+# What a host needs to run the guest, for the rigs that use it.
 #
 # Needs: skip STATUS REASON, which ends the rig. Sets BOWLINE_LAB_CACHE unless it is set.
 
 no_packages=77
 guest_home=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/guest
 
-# Installs an emulator and builds the guest, or says why there is none.
+# Installs an emulator and builds the guest, or says why that is not possible.
 prepare_guest() {
     [[ $(uname -sm) == 'Linux x86_64' ]] || skip 1 "the guest is built for Linux on x86_64"
     ((EUID == 0)) || skip 1 "it makes a network namespace of its own, which needs root"

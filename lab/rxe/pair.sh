@@ -1,27 +1,28 @@
 # shellcheck shell=bash
 # Runs one row: a server on one side, a client on the other, both under a time limit.
 #
-# Needs: $here, $stage (unpacked packages), $verbs (the preload library), $logs, $row_limit_s, $retry.
+# Needs: $here, $stage (unpacked packages), $verbs (the preload library), $logs, $row_limit_s,
+# $retry.
 
 host_gid=0
 declare -A guest_gid=([4]=1 [6]=2)
 declare -A host_addr=([4]=169.254.77.1 [6]=fe80::1)
-# What the host does to its packets when the guest's netem does the same to its own. No delay: a
-# program that ends takes with it what its link still holds, and a last acknowledgement is no loss.
+# Impairments of the host's packets, matching the guest's netem. There is no delay: when a program
+# ends, packets still in its link are gone, and a last acknowledgement must not be lost that way.
 host_loss='loss=1%,reorder=1%'
 
-# Rows whose programs connect by the connection manager.
+# Whether a row's programs connect through the connection manager.
 by_cm() { [[ $1 == rping || " $2 " == *' -R '* ]]; }
 
-# The words of a program's command line: on which device, with which GID, at which TCP port.
+# The words of a program's command line: its device, GID and TCP port.
 #
-# rping names no device: its server is told the address to listen at, by `run_pair`.
+# rping names no device: `run_pair` tells its server the address to listen on.
 #
-# perftest's timeout, 67 ms, is less than an emulated rxe on a busy machine needs to answer a window
-# of 640 packets. Bowline then repeats the whole window, which does not help, until its retries are
-# spent (status 12, exit 17). So -u 17, half a second; under loss, where recovery is waiting for
-# that timeout, -u 16. Each end of a READ or atomic test takes as many outstanding as the other can
-# do, and rxe's 128 are more than Bowline's 16, hence -o.
+# perftest's timeout of 67 ms is too short: an emulated rxe on a busy machine needs longer to answer
+# a window of 640 packets. Bowline would then retransmit the whole window, which does not help,
+# until its retries are exhausted (status 12, exit 17). So use -u 17, half a second. Under loss,
+# where recovery waits for that timeout, use -u 16. Each end of a READ or atomic test uses as many
+# outstanding requests as the other supports, and rxe's 128 are more than Bowline's 16, hence -o.
 arguments() {
     local program=$1 options=$2 device=$3 gid=$4 port=$5 link=$6 more='-F -u 17'
     [[ $link == lossy ]] && more='-F -u 16'
@@ -33,7 +34,7 @@ arguments() {
     echo "$program -d $device -x $gid -p $port $more $options"
 }
 
-# Becomes a program of the host, on Bowline.
+# Replaces this shell with a program on the host, running on Bowline.
 exec_on_host() {
     local ip=$1 link=$2
     shift 2
@@ -47,7 +48,7 @@ exec_in_guest() {
     exec timeout -k 1 "$row_limit_s" "$here/guest/sh" "$@"
 }
 
-# A port as /proc/net/tcp writes it, and a pattern for a socket that listens there.
+# A pattern for a socket that listens on a port, in the notation of /proc/net/tcp.
 listening() { printf ':%04X [0:]+ 0A' "$1"; }
 
 # await PID LIMIT_S COMMAND…: waits until the command succeeds; fails if the process ends first.
@@ -55,7 +56,7 @@ await() {
     local pid=$1 deadline=$((SECONDS + $2)) stat
     shift 2
     until "$@"; do
-        # A process that has ended but was not waited for is still there, as a zombie.
+        # A process that has ended but has not been waited for still exists, as a zombie.
         stat=$(< "/proc/$pid/stat") 2> /dev/null || return 1
         [[ $stat != *') Z '* ]] && ((SECONDS < deadline)) || return 1
         sleep 0.05
@@ -64,7 +65,7 @@ await() {
 
 host_listens() { grep -Eqs "$(listening "$1")" /proc/net/tcp /proc/net/tcp6; }
 
-# The guest's server says itself when it listens: asking would cost a process each time.
+# The guest's server reports when it listens: polling would cost a process each time.
 guest_listens() { grep -qs '^@listening' "$1"; }
 
 guest_server() {
@@ -73,8 +74,8 @@ guest_server() {
         'echo @listening; wait $server'
 }
 
-# Whether a log shows that the program measured something, rather than ended early. What it
-# measured may be "inf": perftest finds out the clock's rate by itself, and not always.
+# Whether a log shows that the program measured something rather than ending early. The result may
+# be "inf": perftest measures the clock rate itself, and does not always succeed.
 measured() {
     local program=$1 log=$2
     case $program in
@@ -84,13 +85,13 @@ measured() {
     esac
 }
 
-# A pingpong's client leaves when it has the last message. If its acknowledgement is lost nobody
-# repeats it, and the server can never know: it fails, or, on rxe, tries for ever (to rxe a retry
-# count of 7 is without end). So under loss the client, which has checked all data, decides alone.
+# A pingpong's client leaves when it has the last message. If its acknowledgement is lost, nothing
+# repeats it, and the server can never know: it fails or, on rxe, retries for ever (rxe takes a
+# retry count of 7 as infinite). So under loss only the client, which has checked all data, decides.
 leaves_early() { [[ $1 == ibv_* && $2 == lossy ]]; }
 
-# run_row INDEX ROW: prints a line of the table for each try, and both logs of one that failed.
-# Returns 0 for a row that passed, $passed_late for one that did so at the second try.
+# run_row INDEX ROW: prints a line of the table for each try, and both logs if it failed. Returns 0
+# if the row passed, and $passed_late if it passed at the second try.
 passed_late=2
 run_row() {
     try_row "$1" "$2" '' && return
@@ -103,7 +104,7 @@ try_row() {
     local program options direction ip link start=$EPOCHREALTIME status=0 verdict=ok
     IFS='|' read -r program options direction ip link <<< "$2"
     local log="$logs/$1$3" port=$((20000 + $1))
-    # What the first try has left may still listen.
+    # Programs of the first try may still be listening.
     [[ -z $3 ]] || ((port += 5000))
     run_pair "$log" "$port" || status=$?
     ((status)) && verdict=FAIL
@@ -116,7 +117,8 @@ try_row() {
     return 1
 }
 
-# A log without its rules and empty lines. Not only its end: what goes to standard error comes first.
+# Prints a log without its rules and empty lines. Prints all of it, because standard error comes
+# first.
 show_log() {
     [[ -f $2 ]] && grep -Ev '^[- ]*$' "$2" | sed "s/^/     $1 | /"
 }
@@ -155,14 +157,14 @@ run_pair() {
     return "$status"
 }
 
-# run_by_cm LOG HOST GUEST: as run_pair, for programs that listen at no TCP port, so that nobody knows when the
-# server is there. A client that comes too early is refused, and then both ends begin anew: perftest connects
-# twice, and a server whose client was refused the second time would take the next client's first connection for
-# the second.
+# run_by_cm LOG HOST GUEST: like run_pair, for programs that listen on no TCP port, so there is no
+# sign of when the server is ready. A client that starts too early is refused, and then both ends
+# start over: perftest connects twice, and a server whose client was refused the second time would
+# take the next client's first connection for the second.
 run_by_cm() {
     local log=$1 host=$2 guest=$3 server status tries ended
     local at_host=${host_addr[$ip]} at_guest=169.254.77.2 at_tap='' at_eth=''
-    # Link-local addresses want to know the interface.
+    # Link-local addresses need an interface.
     ((ip == 6)) && at_guest=fe80::2 at_tap=%tap0 at_eth=%eth0
     if [[ $program == rping ]]; then
         if [[ $direction == '->' ]]; then
@@ -191,7 +193,7 @@ run_by_cm() {
         fi
         ((status == 0)) || kill "$server" 2> /dev/null || true
         wait "$server" || ended=$?
-        # A client that has run out of time has found somebody.
+        # A client that ran into its time limit was connected.
         ((status == 0 || status == 124)) && break
     done
     ((status)) || status=$ended

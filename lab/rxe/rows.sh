@@ -2,7 +2,7 @@
 # The rows of the matrix: which programs meet, and how.
 #
 # A row is PROGRAM|OPTIONS|DIRECTION|IP|LINK. In direction "->" the client, which is the requester,
-# runs on Bowline and the server in the guest on rxe; "<-" is the other way. LINK is "clean" or
+# runs on Bowline and the server in the guest on rxe; "<-" is the reverse. LINK is "clean" or
 # "lossy".
 
 # One program with one set of options: both directions, both IP versions.
@@ -15,8 +15,8 @@ both_ways() {
     done
 }
 
-# perftest: every program on every transport it has, every path MTU, and 1 B to 1 MiB. Not their
-# full product: each path MTU meets a short and a long message somewhere.
+# perftest: every program on every transport that it supports, every path MTU, and 1 B to 1 MiB. Not
+# all combinations, but each path MTU is tested with a short and a long message.
 perftest_rows() {
     local program transport shape mtu size count kind
     for program in ib_send ib_write ib_read; do
@@ -26,7 +26,8 @@ perftest_rows() {
                 IFS=/ read -r mtu size count <<< "$shape"
                 both_ways "${program}_bw" "-c $transport -m $mtu -s $size -n $count" clean
             done
-            # Half of a latency row is perftest finding out the clock's rate, at both ends: three do.
+            # perftest spends half of a latency row measuring the clock rate at both ends, so three
+            # shapes must do.
             for shape in 256/1/20 1024/4096/20 4096/131072/5; do
                 IFS=/ read -r mtu size count <<< "$shape"
                 both_ways "${program}_lat" "-c $transport -m $mtu -s $size -n $count" clean
@@ -59,11 +60,11 @@ pingpong_rows() {
     both_ways ibv_srq_pingpong '-c -q 4 -s 4096 -m 1024 -n 50' clean
 }
 
-# Connected by the connection manager: the kernel's at one end, ours at the other.
+# Connected through the connection manager: the kernel's at one end, ours at the other.
 cm_rows() {
     local direction
     both_ways rping '-v -V -C 10 -S 2000' clean
-    # perftest's own IPv6 option is about its TCP connection, which there is none of here.
+    # perftest's IPv6 option is about its TCP connection, and there is none here.
     for direction in '->' '<-'; do
         echo "ib_write_bw|-R -c RC -m 1024 -s 65536 -n 10|$direction|4|clean"
         echo "ib_send_bw|-R -c RC -m 4096 -s 65536 -n 10|$direction|4|clean"
@@ -71,8 +72,8 @@ cm_rows() {
     done
 }
 
-# Under loss only what is reliable can end: an unreliable perftest or pingpong waits for ever for a
-# message that is gone, and is right to. A UC write is over when it is sent.
+# Under loss only reliable transports can finish: an unreliable perftest or pingpong waits for ever
+# for a lost message, and rightly so. A UC write completes when it is sent.
 lossy_rows() {
     local program
     for program in ib_send ib_write ib_read; do
@@ -85,7 +86,7 @@ lossy_rows() {
     both_ways ibv_srq_pingpong '-c -q 2 -s 4096 -m 1024 -n 20' lossy
 }
 
-# The short form, for somebody who has changed something: one row of each kind.
+# The short form for quick checks after a change: one row of each kind.
 quick_rows() {
     both_ways rping '-v -V -C 5 -S 2000' clean
     both_ways ib_send_bw '-c RC -m 1024 -s 65536 -n 10' clean

@@ -22,7 +22,8 @@ SECONDS = 120
 
 def under_address_sanitizer(tools):
     tools.need_program("ib_write_bw", "perftest")
-    # The program has no runtime of its own, and the library's must be there before anything else.
+    # The program has no sanitizer runtime of its own, and the library's must be loaded before
+    # anything else.
     runtime = runtime_library()
     env = {"RUSTFLAGS": "-Zsanitizer=address", "CARGO_TARGET_DIR": str(tools.target / "address")}
     command = ["cargo", "+nightly", "build", "--quiet", *tools.sanitized_std,
@@ -44,7 +45,8 @@ def under_memcheck(tools):
     if status != 0:
         return False, last_error(output)
     library = tools.target.parent / "debug" / "libbowline_verbs.so"
-    # perftest sends bytes that it has never written, so that what system calls are given says nothing.
+    # perftest sends bytes that it has never written, so warnings about arguments of system calls
+    # mean nothing.
     return all_cases({"LD_PRELOAD": str(library)}, ["valgrind", "--quiet"],
                      r"==\d+== (Invalid|Conditional|Use of|Jump to|Mismatched).*")
 

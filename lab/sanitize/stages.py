@@ -8,10 +8,10 @@ from typing import Callable
 import programs
 
 HERE = Path(__file__).resolve().parent
-# Miri is a thousand times slower than a processor: few cases of each property.
+# Miri is a thousand times slower than a processor, so run few cases of each property.
 MIRI = {"MIRIFLAGS": "-Zmiri-disable-isolation", "PROPTEST_CASES": "2",
         "PROPTEST_MAX_SHRINK_ITERS": "0"}
-# What a sanitizer or an interpreter says when it has found something.
+# What a sanitizer or an interpreter prints when it has found something.
 FOUND = re.compile(r"WARNING: ThreadSanitizer.*|ERROR: AddressSanitizer.*|error: Undefined Behavior.*|"
                    r"ERROR SUMMARY: [1-9].*|panicked at.*|unsupported operation.*")
 
@@ -20,7 +20,7 @@ FOUND = re.compile(r"WARNING: ThreadSanitizer.*|ERROR: AddressSanitizer.*|error:
 class Stage:
     name: str
     run: Callable
-    # Fits CI.
+    # Short enough for CI.
     quick: bool = False
 
 
@@ -77,9 +77,9 @@ ALL = [
     Stage("loom: attendance and rooms", loom, quick=True),
     Stage("Miri: live memory", miri("bowline-nic", "memory::tests::an_owner"), quick=True),
     Stage("Miri: memory", miri("bowline-nic", "memory::tests")),
-    # The rest of these crates has no `unsafe`, and tests of statistics and of whole fields take hours here.
-    # Copies of live memory are atomic loads under Miri. Stacked borrows forbid them of a shared slice,
-    # though nothing is written; tree borrows do not.
+    # The other modules of these crates have no `unsafe`, and tests of statistics and of whole
+    # fields take hours here. Under Miri, copies of live memory are atomic loads. Stacked borrows
+    # forbid them on a shared slice, although nothing is written; tree borrows do not.
     Stage("Miri: ICRC", miri("bowline-wire", "icrc", flags=" -Zmiri-tree-borrows")),
     Stage("Miri: codes", miri("bowline-codes", "kernel", "chunk_set")),
     Stage("ThreadSanitizer: lanes", thread_sanitizer("bowline-io", "--lib", "--", "lane", "registry",

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 TARGET = "x86_64-unknown-linux-gnu"
-# Whoever has a test that never ends is told which.
+# A limit, so that a test that never ends is reported by name.
 STAGE_SECONDS = 1800
 
 

@@ -40,7 +40,7 @@ def dlopened(env):
     return ("PASS" if status == 0 and "devices 1 1" in text else "FAIL"), f"exit {status}: {last_line(text)}"
 
 
-# What docs/cm.md promises where nothing is under way, and what a busy machine may add.
+# The limit in docs/cm.md for an idle connection, and what a busy machine may add.
 REST_BOUND_S, SLACK_S = 12, 4
 
 

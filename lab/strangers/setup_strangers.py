@@ -16,7 +16,8 @@ REPO = Path(__file__).resolve().parents[2]
 PACKAGES = ["ibverbs-utils", "infiniband-diags", "ucx-utils", "openmpi-bin", "libopenmpi-dev", "python3-pyverbs", "gcc",
             "dpkg-dev", "rdmacm-utils", "perftest", "fio"]
 TOOLS = ["ibv_devinfo", "ibstat", "ucx_perftest", "mpirun", "mpicc", "gcc", "dpkg-source", "rping", "ib_write_bw", "fio"]
-# For what a quick run leaves out. Open MPI's `mpicc` keeps its place beside MPICH's, which has a lower priority.
+# For what a quick run leaves out. Open MPI's `mpicc` remains the default, because MPICH's has a
+# lower priority.
 MORE_PACKAGES = ["libfabric-bin", "python3-mpi4py", "tshark", "mpich", "libmpich-dev"]
 MORE_TOOLS = ["fi_pingpong", "tshark", "mpicc.mpich"]
 

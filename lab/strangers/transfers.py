@@ -15,7 +15,7 @@ PACKAGES = {
     "mooncake": ["mooncake-transfer-engine-non-cuda", "numpy"],
 }
 MODULES = {"nixl": "nixl._api", "mooncake": "mooncake.engine"}
-# What they would fall back to fails.
+# No fallback transports: a run without verbs must fail.
 SETTINGS = {"nixl": dict(UCX_TLS="rc_verbs,ud_verbs,self", UCX_LOG_LEVEL="fatal"), "mooncake": {}}
 
 

@@ -20,7 +20,7 @@ class Emulator:
     def __init__(self, bowline, probe):
         self.bowline = str(bowline)
         self.probe = f"{sys.executable} {probe}"
-        # Runs that were too late to be believed, and were done again.
+        # Number of runs that were too late to be valid, and were repeated.
         self.refused = 0
 
     def refusal(self):

@@ -19,11 +19,11 @@ import time
 PORT = 9000
 SO_RCVBUFFORCE = 33
 UDP_SEGMENT, UDP_GRO = 103, 104
-# As many as fit into the 64 KiB of a datagram, and as a kernel takes.
+# As many as fit into a 64 KiB datagram, and as the kernel accepts.
 GSO_BYTES, GSO_SEGMENTS = 65_000, 60
 NUMBER = struct.Struct("!I")
 PING_EVERY_S = 0.005
-# The end of a stream is that nothing came for so long.
+# A stream has ended when nothing has arrived for this long.
 SILENCE_S = 0.6
 
 
@@ -127,7 +127,7 @@ def sink(address, count, size, per_second, gso):
     first_at = last_at = time.perf_counter()
     after_first, numbers, buffer = 0, [], bytearray(1 << 16)
     buffer[:len(data)], got = data, len(data)
-    # The clock is read once a call, the numbers taken out afterwards.
+    # Read the clock once per call, and extract the numbers afterwards.
     while True:
         numbers.extend(NUMBER.unpack_from(buffer, at)[0] for at in range(0, got, size))
         try:

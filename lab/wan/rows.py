@@ -54,9 +54,9 @@ def round_trip(delay_ms, count):
 def rate(gbps, size, gso, seconds, mtu):
     def measure(emulator):
         per_second = 1.3 * gbps * 1e9 / 8 / (size + 28)
-        # A queue of 0.2 s, so that the link stays busy while the source does not get its turn.
+        # A queue of 0.2 s, so that the link stays busy while the source is not scheduled.
         link = f"rate={gbps}Gbps,delay=5ms,queue=20bdp"
-        # A source that does not get its turn for long leaves the link idle: the best of three.
+        # If the source is not scheduled for long, the link goes idle: take the best of three.
         best, offered = 0, 0
         for _ in range(3):
             _, got = emulator.stream(link, int(per_second * seconds), size, per_second, gso,
@@ -119,7 +119,7 @@ def disorder(count):
     def measure(emulator):
         link = "delay=2ms,duplicate=1%,reorder=1%,corrupt=1%,seed=9"
         did, got = emulator.stream(link, count, 200, 50_000, True)
-        # UDP's checksum finds every single wrong bit, also in what arrives twice.
+        # UDP's checksum detects every single-bit error, also in duplicates.
         lost = got["missing"]
         whole = count + did["duplicated"] - got["received"]
         holds = (0 < lost <= did["corrupted"] <= whole <= did["corrupted"] + did["duplicated"]

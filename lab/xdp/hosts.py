@@ -54,7 +54,8 @@ class Hosts:
                 ip(*within, "address", "add", f"{host.addr6}/64", "dev", "nic", "nodad")
                 ip(*within, "link", "set", "lo", "up")
                 ip(*within, "link", "set", "nic", "up")
-            # The kernel says so some time after both ends are up, and programs look at the port's state.
+            # The kernel reports this some time after both ends are up, and programs look at the
+            # port's state.
             deadline = time.monotonic() + 3
             while time.monotonic() < deadline and not all(h.is_up() for h in (self.server, self.client)):
                 time.sleep(0.02)
@@ -86,8 +87,9 @@ class Hosts:
         return [stdout for stdout, _ in texts]
 
 def spawn(command):
-    # A group, so that all of it can be ended, but not a session: the kernel schedules sessions as
-    # groups, and 6.18 leaves a group that spins and naps out for seconds when the machine is busy.
+    # Use a process group, so that all of it can be ended, but not a session: the kernel schedules
+    # sessions as groups, and on a busy machine Linux 6.18 leaves out for seconds a group that spins
+    # and naps.
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             stdin=subprocess.DEVNULL, process_group=0)
 

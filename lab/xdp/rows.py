@@ -19,7 +19,7 @@ def plan(verify):
     for pair in PAIRS:
         for kind in ("write", "send", "read"):
             yield f"every byte, {kind}, {named(pair)}", verified(verify, kind, pair)
-    # The last for comparison.
+    # The last pair is for comparison.
     for pair in (*PAIRS, ("udp", "udp")):
         yield f"bandwidth, write, {named(pair)}", perf("write-bw", pair, "-D", "1s")
     for test in ("send-bw", "read-bw"):

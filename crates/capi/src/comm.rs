@@ -13,61 +13,63 @@ use bowline::{
 use crate::memory::{give, object, string};
 use crate::{Trouble, guard};
 
-/// A group of programs that do collective operations together. All ranks must call the same
+/// A group of programs that run collective operations together. All ranks must call the same
 /// operations in the same order, with the same counts and types.
 pub struct bowline_comm {
     pub(crate) pd: Pd,
     pub(crate) comm: Communicator,
 }
 
-/// How to make a communicator. Zeros, and NULL in its place, are the defaults. All ranks need the
-/// same, but for the device.
+/// Options for a new communicator. Zero fields, and a NULL pointer instead of the options, select
+/// the defaults. All ranks need the same options, except for the device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_comm_options {
-    /// Address of this rank's NIC, e.g. "10.0.0.7" [BOWLINE_DEVICE, or the one that reaches rank 0
-    /// or MASTER_ADDR, or else one of loopback: all ranks are on one host].
+    /// Address of this rank's NIC, e.g. "10.0.0.7" (default: BOWLINE_DEVICE, or the address that
+    /// reaches rank 0 or MASTER_ADDR, or else a loopback address, which means that all ranks are on
+    /// one host).
     pub device: *const c_char,
-    /// Seconds that an operation may take (default: 300).
+    /// Maximum duration of an operation in seconds (default: 300).
     pub timeout_s: f64,
-    /// Seconds that making the communicator may take (default: 60).
+    /// Maximum duration of creating the communicator in seconds (default: 60).
     pub setup_timeout_s: f64,
-    /// Bytes of a message at most [128 KiB].
+    /// Maximum length of a message in bytes (default: 128 KiB).
     pub chunk_bytes: u32,
-    /// BOWLINE_RC, BOWLINE_XP, BOWLINE_SR_NACK, BOWLINE_EC_MDS or BOWLINE_AUTO [BOWLINE_RC].
+    /// BOWLINE_RC, BOWLINE_XP, BOWLINE_SR_NACK, BOWLINE_EC_MDS or BOWLINE_AUTO (default:
+    /// BOWLINE_RC).
     pub transport: u32,
-    /// Over XP: seconds after which an operation stops to wait for what may be lost, or
-    /// BOWLINE_ADAPTIVE [never].
+    /// Over XP: seconds after which an operation stops waiting for data that may be lost, or
+    /// BOWLINE_ADAPTIVE (default: never).
     pub deadline_s: f64,
-    /// Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default:
-    /// 0). What would exceed it is fetched after the deadline.
+    /// Over XP: the share of the bytes that a rank should receive that may be missing, e.g. 0.01
+    /// (default: 0). Losses beyond it are fetched after the deadline.
     pub max_loss: f64,
-    /// Bytes on their way to a rank at most [1 MiB, and 4 MiB over SR, EC and AUTO].
+    /// Maximum bytes in flight to a rank (default: 1 MiB, and 4 MiB over SR, EC and AUTO).
     pub window_bytes: u32,
-    /// Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of
-    /// some regions a little (default: 0).
+    /// Over XP: 1 to send data to be reduced in encoded form, so that a lost packet slightly
+    /// degrades all elements of some regions (default: 0).
     pub recovery: u32,
-    /// Over RC: 1 if broadcasts go by multicast, which takes a second ring for each rank (default:
-    /// 0). With fewer than three ranks, and where packets are sealed, they go as ever.
+    /// Over RC: 1 to multicast broadcasts, which takes a second ring for each rank (default: 0).
+    /// With fewer than three ranks, or if packets are sealed, broadcasts are not multicast.
     pub multicast: u32,
 }
 
-/// Operations over RC: nothing is lost.
+/// Operations use RC: nothing is lost.
 pub const BOWLINE_RC: u32 = 0;
-/// Operations over XP, with bounds on time and loss. What cannot have bounds goes over RC.
+/// Operations use XP, with bounds on time and loss. Operations that cannot have bounds use RC.
 pub const BOWLINE_XP: u32 = 1;
-/// Operations over SDR with selective repeat, for long links: nothing is lost.
+/// Operations use SDR with selective repeat, for long links: nothing is lost.
 pub const BOWLINE_SR_NACK: u32 = 2;
-/// Operations over SDR with erasure coding, for long links: nothing is lost.
+/// Operations use SDR with erasure coding, for long links: nothing is lost.
 pub const BOWLINE_EC_MDS: u32 = 3;
-/// Operations over SDR, which takes one of both for each message.
+/// Operations use SDR, which chooses one of the two schemes for each message.
 pub const BOWLINE_AUTO: u32 = 4;
 
-/// A deadline that follows how long such operations have taken.
+/// A deadline that adapts to how long such operations have taken.
 pub const BOWLINE_ADAPTIVE: f64 = -1.0;
 
-/// Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does.
-/// Returns 0 for success.
+/// Gathers `len` bytes of every rank into `all`, in rank order, as `MPI_Allgather` does. Returns 0
+/// for success.
 pub type bowline_gather_fn = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -77,8 +79,9 @@ pub type bowline_gather_fn = Option<
     ) -> c_int,
 >;
 
-/// Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or
-/// Slurm give rank and size; `BOWLINE_STORE`, or `MASTER_ADDR` and `MASTER_PORT`, the place.
+/// Creates a communicator from the environment. Rank and size come from the variables of torchrun,
+/// Open MPI, MPICH or Slurm; the meeting point from `BOWLINE_STORE`, or from `MASTER_ADDR` and
+/// `MASTER_PORT`.
 ///
 /// # Safety
 /// `options` is NULL or valid; `comm` may be written.
@@ -88,15 +91,16 @@ pub unsafe extern "C" fn bowline_comm_from_env(
     comm: *mut *mut bowline_comm,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let options = unsafe { Options::read(options) }?;
         let made = options.meet(rendezvous::from_env()?, None)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(comm, made) }
     })
 }
 
-/// Meets the other ranks of a job in a store, e.g. "file:///shared/dir" or "redis://host".
+/// Creates a communicator of the ranks of a job that meet in a store, e.g. "file:///shared/dir" or
+/// "redis://host".
 ///
 /// # Safety
 /// `url` and `job` are strings; `options` is NULL or valid; `comm` may be written.
@@ -110,16 +114,17 @@ pub unsafe extern "C" fn bowline_comm_in_store(
     comm: *mut *mut bowline_comm,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let (options, url, job) =
             unsafe { (Options::read(options)?, string(url, "the URL")?, string(job, "the job")?) };
         let made = options.meet(rendezvous::in_store(url, job, rank, ranks)?, None)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(comm, made) }
     })
 }
 
-/// Meets the other ranks at rank 0, which listens at a TCP address, e.g. "10.0.0.7:29500".
+/// Creates a communicator of the ranks that meet at rank 0, which listens on a TCP address, e.g.
+/// "10.0.0.7:29500".
 ///
 /// # Safety
 /// `address` is a string; `options` is NULL or valid; `comm` may be written.
@@ -132,18 +137,19 @@ pub unsafe extern "C" fn bowline_comm_at_address(
     comm: *mut *mut bowline_comm,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let (options, address) =
             unsafe { (Options::read(options)?, string(address, "the address")?) };
         let address = resolve(address)?;
         let meeting = rendezvous::at_address(address, rank, ranks)?;
         let made = options.meet(meeting, Some(&address.ip().to_string()))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(comm, made) }
     })
 }
 
-/// Meets the other ranks by an all-gather of the program's own, which is called twice.
+/// Creates a communicator of the ranks that meet by the program's own all-gather function, which is
+/// called twice.
 ///
 /// # Safety
 /// `gather` may be called with `context` during this call; `options` is NULL or valid; `comm` may
@@ -158,15 +164,15 @@ pub unsafe extern "C" fn bowline_comm_by_gather(
     comm: *mut *mut bowline_comm,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let options = unsafe { Options::read(options) }?;
         let gather = gather.ok_or_else(|| Trouble::caller("the gather function is NULL"))?;
-        // A pointer may not cross threads, and does not: `meet` calls the closure itself.
+        // A pointer may not cross threads, and this one does not: `meet` calls the closure itself.
         let context = context.expose_provenance();
         let all = move |mine: &[u8], _: Duration| {
             let mut all = vec![0; mine.len() * ranks as usize];
             let context = std::ptr::with_exposed_provenance_mut(context);
-            // SAFETY: the caller's promise; `all` has room for what `ranks` ranks give.
+            // SAFETY: upheld by the caller; `all` has room for the contributions of `ranks` ranks.
             let code = unsafe {
                 gather(context, mine.as_ptr().cast(), mine.len(), all.as_mut_ptr().cast())
             };
@@ -177,13 +183,13 @@ pub unsafe extern "C" fn bowline_comm_by_gather(
             Err(Error::Invalid { what: "rendezvous", why })
         };
         let made = options.meet(rendezvous::by_gather(rank, ranks, all)?, None)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(comm, made) }
     })
 }
 
-/// Makes a communicator of the ranks that give the same color, ordered by their keys. All ranks
-/// must call it. With a negative color a rank gets none: `*out` is NULL.
+/// Creates a communicator of the ranks that pass the same color, ordered by their keys. All ranks
+/// must call it. A rank with a negative color gets none: `*out` is NULL.
 ///
 /// # Safety
 /// `comm` has not been freed; `out` may be written.
@@ -195,7 +201,7 @@ pub unsafe extern "C" fn bowline_comm_split(
     out: *mut *mut bowline_comm,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let comm = unsafe { object(comm, "the communicator") }?;
         if out.is_null() {
             return Err(Trouble::caller("the place for the result is NULL"));
@@ -205,10 +211,10 @@ pub unsafe extern "C" fn bowline_comm_split(
             _ => Some(u32::try_from(color).map_err(|_| Trouble::caller("a color above 2^32"))?),
         };
         match comm.comm.split(color, key)? {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             Some(made) => unsafe { give(out, bowline_comm { pd: comm.pd.clone(), comm: made }) },
             None => {
-                // SAFETY: the caller's promise.
+                // SAFETY: upheld by the caller.
                 unsafe { out.write(std::ptr::null_mut()) };
                 Ok(())
             }
@@ -216,8 +222,8 @@ pub unsafe extern "C" fn bowline_comm_split(
     })
 }
 
-/// Makes a communicator of the same ranks, whose operations go on beside those of the first. All
-/// ranks must call it.
+/// Creates a communicator of the same ranks. Its operations run concurrently with those of the
+/// first. All ranks must call it.
 ///
 /// # Safety
 /// `comm` has not been freed; `out` may be written.
@@ -227,10 +233,10 @@ pub unsafe extern "C" fn bowline_comm_duplicate(
     out: *mut *mut bowline_comm,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let comm = unsafe { object(comm, "the communicator") }?;
         let made = bowline_comm { pd: comm.pd.clone(), comm: comm.comm.duplicate()? };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(out, made) }
     })
 }
@@ -241,37 +247,37 @@ pub unsafe extern "C" fn bowline_comm_duplicate(
 /// `comm` has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_comm_rank(comm: *const bowline_comm) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { comm.as_ref() }.map_or(0, |comm| comm.comm.rank())
 }
 
-/// How many ranks there are.
+/// The number of ranks.
 ///
 /// # Safety
 /// `comm` has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_comm_size(comm: *const bowline_comm) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { comm.as_ref() }.map_or(0, |comm| comm.comm.size())
 }
 
-/// Leaves a communicator, and frees it once all its operations have been freed. NULL is nothing.
+/// Leaves a communicator, and frees it once all its operations have been freed. NULL is ignored.
 ///
 /// # Safety
-/// `comm` is NULL or has not been freed, and nobody uses it.
+/// `comm` is NULL or has not been freed, and nothing uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_comm_free(comm: *mut bowline_comm) {
     if comm.is_null() {
         return;
     }
     guard(|| {
-        // SAFETY: it was made by `give`, and the caller has no other use of it.
+        // SAFETY: it was created by `give`, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(comm) });
         Ok(())
     });
 }
 
-/// Options in our own types.
+/// The options in Rust types.
 struct Options {
     device: Option<IpAddr>,
     comm: CommOptions,
@@ -282,7 +288,7 @@ impl Options {
     /// `options` is null or valid.
     unsafe fn read(options: *const bowline_comm_options) -> Result<Options, Trouble> {
         let mut comm = CommOptions::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let Some(given) = (unsafe { options.as_ref() }) else {
             return Ok(Options { device: None, comm });
         };
@@ -323,7 +329,7 @@ impl Options {
         if given.device.is_null() {
             return Ok(Options { device: None, comm });
         }
-        // SAFETY: options that are valid have a string there.
+        // SAFETY: valid options have a string there.
         let text = unsafe { string(given.device, "the device") }?;
         let device = text.parse().map_err(|_| {
             Trouble::caller(format!("invalid device {text:?}: an IP address, e.g. 10.0.0.7"))
@@ -331,7 +337,7 @@ impl Options {
         Ok(Options { device: Some(device), comm })
     }
 
-    /// Opens the NIC that reaches `peer`, and meets the others.
+    /// Opens the NIC that reaches `peer`, and meets the other ranks.
     fn meet(&self, meeting: Meeting, peer: Option<&str>) -> Result<bowline_comm, Trouble> {
         let addr = match self.device {
             Some(addr) => addr,

@@ -1,4 +1,4 @@
-//! What went wrong, as C programs hear of it.
+//! Errors, as C programs see them.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -8,15 +8,15 @@ use bowline::{CollectiveFailure, Error, Fault};
 
 /// Success.
 pub const BOWLINE_OK: i32 = 0;
-/// An argument, or an order of calls, that cannot work.
+/// An invalid argument, or a call in the wrong order.
 pub const BOWLINE_E_CALLER: i32 = 1;
 /// The other end refused, broke the protocol, or has left.
 pub const BOWLINE_E_PEER: i32 = 2;
-/// This machine: a limit, a permission, an address in use.
+/// A problem on this machine: a limit, a permission, an address in use.
 pub const BOWLINE_E_RESOURCE: i32 = 3;
 /// No answer from the other end within the time allowed.
 pub const BOWLINE_E_PATH: i32 = 4;
-/// Not over within the time that was given to wait. The operation goes on.
+/// Not completed within the given time. The operation continues.
 pub const BOWLINE_E_TIMEOUT: i32 = 5;
 /// A bug in Bowline.
 pub const BOWLINE_E_INTERNAL: i32 = 6;
@@ -61,10 +61,10 @@ thread_local! {
     static LAST: RefCell<Option<Trouble>> = const { RefCell::new(None) };
 }
 
-/// Runs the body of a call. Errors become a status and are kept for the thread to ask; panics end
-/// here.
+/// Runs the body of a call. Errors become a status and are kept for the thread to query; panics are
+/// caught here.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Trouble>) -> i32 {
-    // What a panic leaves half-changed belongs to a call that has failed for good.
+    // State that a panic leaves half-changed belongs to a call that has failed for good.
     let done = catch_unwind(AssertUnwindSafe(body));
     let trouble = match done {
         Ok(Ok(())) => return BOWLINE_OK,
@@ -76,27 +76,27 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Trouble>) -> i32 {
         }
     };
     let status = trouble.status;
-    // A thread that is ending has nobody to ask.
+    // A thread that is ending will not query the error.
     let _ = LAST.try_with(|last| *last.borrow_mut() = Some(trouble));
     status
 }
 
-/// Why the last call of this thread that failed did so. The text lasts until the next one fails;
-/// empty if none has.
+/// Why the last failed call of this thread failed. The text is valid until the next failure of this
+/// thread; it is empty if no call has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn bowline_error_message() -> *const c_char {
     let text = LAST.try_with(|last| last.borrow().as_ref().map(|last| last.message.as_ptr()));
     text.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// The rank at fault in the last call of this thread that failed; -1 if it was no rank's.
+/// The rank that caused the last failed call of this thread to fail; -1 if no rank did.
 #[unsafe(no_mangle)]
 pub extern "C" fn bowline_error_rank() -> i64 {
     let rank = LAST.try_with(|last| last.borrow().as_ref().and_then(|last| last.rank));
     rank.ok().flatten().map_or(-1, i64::from)
 }
 
-/// The release, e.g. `0.1.0`.
+/// The version, e.g. `0.1.0`.
 #[unsafe(no_mangle)]
 pub extern "C" fn bowline_version() -> *const c_char {
     const VERSION: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
@@ -115,7 +115,7 @@ mod tests {
     use std::ffi::CStr;
 
     fn message() -> String {
-        // SAFETY: the text lasts until the next failure of this thread.
+        // SAFETY: the text is valid until this thread's next failure.
         unsafe { CStr::from_ptr(bowline_error_message()) }.to_string_lossy().into_owned()
     }
 

@@ -1,4 +1,4 @@
-//! Bowline for C programs (`docs/bindings.md`): `bowline.h` is made of this crate.
+//! Bowline for C programs (`docs/bindings.md`). `bowline.h` is generated from this crate.
 //!
 //! Every function that can fail returns a status, 0 for success. [`bowline_error_message`] says why
 //! the last call of a thread failed. No panic crosses the boundary: it becomes

@@ -1,4 +1,4 @@
-//! What C programs hand over: pointers, strings, memory.
+//! What C programs pass in: pointers, strings, memory.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -6,46 +6,46 @@ use bowline::{Access, Buffer, DataType, Mr, Pd, ReduceOp, Tensor};
 
 use crate::Trouble;
 
-/// Elements of IEEE 754 binary32.
+/// IEEE 754 binary32 elements.
 pub const BOWLINE_F32: u32 = 0;
-/// Elements of IEEE 754 binary64.
+/// IEEE 754 binary64 elements.
 pub const BOWLINE_F64: u32 = 1;
-/// Elements of IEEE 754 binary16.
+/// IEEE 754 binary16 elements.
 pub const BOWLINE_F16: u32 = 2;
-/// Elements of the upper half of a binary32.
+/// bfloat16 elements: the upper half of a binary32.
 pub const BOWLINE_BF16: u32 = 3;
-/// Signed elements of 8 bits.
+/// Signed 8-bit integers.
 pub const BOWLINE_I8: u32 = 4;
-/// Unsigned elements of 8 bits.
+/// Unsigned 8-bit integers.
 pub const BOWLINE_U8: u32 = 5;
-/// Signed elements of 32 bits.
+/// Signed 32-bit integers.
 pub const BOWLINE_I32: u32 = 6;
-/// Unsigned elements of 32 bits.
+/// Unsigned 32-bit integers.
 pub const BOWLINE_U32: u32 = 7;
-/// Signed elements of 64 bits.
+/// Signed 64-bit integers.
 pub const BOWLINE_I64: u32 = 8;
-/// Unsigned elements of 64 bits.
+/// Unsigned 64-bit integers.
 pub const BOWLINE_U64: u32 = 9;
 
 /// The sum; integers wrap.
 pub const BOWLINE_SUM: u32 = 0;
 /// The product; integers wrap.
 pub const BOWLINE_PRODUCT: u32 = 1;
-/// The smallest.
+/// The minimum.
 pub const BOWLINE_MIN: u32 = 2;
-/// The largest.
+/// The maximum.
 pub const BOWLINE_MAX: u32 = 3;
 /// The sum divided by the number of ranks.
 pub const BOWLINE_AVERAGE: u32 = 4;
 
-/// A data type by its constant.
+/// The data type with this constant.
 pub(crate) fn data_type(code: u32) -> Result<DataType, Trouble> {
     DataType::ALL.get(code as usize).copied().ok_or_else(|| {
         Trouble::caller(format!("there is no data type {code}: take BOWLINE_F32 to BOWLINE_U64"))
     })
 }
 
-/// A reduction by its constant.
+/// The reduction with this constant.
 pub(crate) fn reduce_op(code: u32) -> Result<ReduceOp, Trouble> {
     ReduceOp::ALL.get(code as usize).copied().ok_or_else(|| {
         Trouble::caller(format!(
@@ -54,29 +54,29 @@ pub(crate) fn reduce_op(code: u32) -> Result<ReduceOp, Trouble> {
     })
 }
 
-/// A reference to an object behind a pointer of C.
+/// A reference to the object behind a C pointer.
 ///
 /// # Safety
-/// `pointer` is null, or to an object that lives and that nobody else changes during the call.
+/// `pointer` is null, or points to a live object that nothing else changes during the call.
 pub(crate) unsafe fn object<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Trouble> {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { pointer.as_ref() }.ok_or_else(|| Trouble::caller(format!("{what} is NULL")))
 }
 
-/// A string of C.
+/// A C string.
 ///
 /// # Safety
-/// `text` is null, or ends with a null byte and stays as it is during the call.
+/// `text` is null, or ends with a null byte and does not change during the call.
 pub(crate) unsafe fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Trouble> {
     if text.is_null() {
         return Err(Trouble::caller(format!("{what} is NULL")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Trouble::caller(format!("{what} is not UTF-8")))
 }
 
-/// Puts an object behind a pointer of C.
+/// Stores a new object behind a C pointer.
 ///
 /// # Safety
 /// `out` is null, or may be written.
@@ -84,17 +84,17 @@ pub(crate) unsafe fn give<T>(out: *mut *mut T, value: T) -> Result<(), Trouble> 
     if out.is_null() {
         return Err(Trouble::caller("the place for the result is NULL"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { out.write(Box::into_raw(Box::new(value))) };
     Ok(())
 }
 
-/// Memory of a C program as a tensor; `None` without a pointer. The region is the caller's to
-/// deregister.
+/// Memory of a C program as a tensor; `None` without a pointer. The caller must deregister the
+/// region.
 ///
 /// # Safety
-/// `addr` has `bytes` bytes, to read and with a write right to write. They stay until the region
-/// has been deregistered.
+/// `addr` points to `bytes` readable bytes, also writable if `access` allows writes. They stay
+/// valid until the region has been deregistered.
 pub(crate) unsafe fn tensor(
     pd: &Pd,
     addr: *mut c_void,
@@ -105,8 +105,8 @@ pub(crate) unsafe fn tensor(
     if addr.is_null() || bytes == 0 {
         return Ok(None);
     }
-    // SAFETY: the caller's promise. Nothing owns the memory on our side: the registration ends
-    // before the program may free it.
+    // SAFETY: upheld by the caller. We own nothing of the memory: the registration ends before the
+    // program may free it.
     let buffer = unsafe { Buffer::foreign(addr.cast(), bytes, Box::new(())) };
     let buffer = buffer.ok_or_else(|| Trouble::caller("a buffer beyond the address space"))?;
     let mr = pd.register_buffer(buffer, access)?;

@@ -1,7 +1,7 @@
 //! Collective operations for C programs.
 //!
-//! An operation with a place for a handle goes on by itself; without one the call waits for its
-//! end.
+//! With a place for a handle, a call starts the operation and returns; without one, it waits until
+//! the operation has ended.
 
 use std::ffi::c_void;
 
@@ -16,7 +16,7 @@ pub use crate::memory::{
     BOWLINE_U64,
 };
 
-/// The memory of a call, and where its handle goes.
+/// The memory of a call, and where to store its handle.
 struct Call {
     comm: *const bowline_comm,
     input: *const c_void,
@@ -25,17 +25,17 @@ struct Call {
 }
 
 impl Call {
-    /// Starts an operation. Without an input it is in place.
+    /// Starts an operation. Without an input it works in place.
     ///
     /// # Safety
-    /// What the operations' own comments ask for.
+    /// As documented for each operation.
     unsafe fn start(
         self,
         operation: Operation,
         dtype: DataType,
         op: ReduceOp,
     ) -> Result<(), Trouble> {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let comm = unsafe { object(self.comm, "the communicator") }?;
         let can_be_in_place = !matches!(
             operation,
@@ -51,7 +51,7 @@ impl Call {
         let (rank, ranks) = (comm.comm.rank(), comm.comm.size());
         let (input_bytes, output_bytes) =
             request.bytes(rank, ranks).map_err(bowline::Error::from)?;
-        // SAFETY: the caller's promise: as many bytes as the operation has.
+        // SAFETY: upheld by the caller: the buffers have as many bytes as the operation uses.
         let (input, output) = unsafe {
             (
                 tensor(&comm.pd, self.input.cast_mut(), input_bytes, dtype, Access::empty())?,
@@ -65,18 +65,19 @@ impl Call {
         if self.work.is_null() {
             return work.wait_long().map(drop);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(self.work, work) }
     }
 }
 
-/// All ranks get the reduction of `count` elements of all ranks. Without an input it is in place.
+/// All ranks get the reduction of `count` elements of all ranks. Without an input it works in
+/// place.
 ///
 /// # Safety
-/// Of all operations: `comm` has not been freed. Input and output have the elements that the
-/// operation reads and writes, and do not overlap. They are not touched before the operation is
-/// over: when the call returns, or with a place for a handle in `work` when `bowline_work_wait` or
-/// `bowline_work_free` does.
+/// For all operations: `comm` has not been freed. Input and output have the elements that the
+/// operation reads and writes, and do not overlap. The program does not touch them until the
+/// operation has ended: when the call returns or, with a place for a handle in `work`, when
+/// `bowline_work_wait` or `bowline_work_free` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_allreduce(
     comm: *const bowline_comm,
@@ -89,15 +90,15 @@ pub unsafe extern "C" fn bowline_allreduce(
 ) -> i32 {
     guard(|| {
         let operation = Operation::Allreduce { count };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             Call { comm, input, output, work }.start(operation, data_type(dtype)?, reduce_op(op)?)
         }
     })
 }
 
-/// Rank r gets the r-th block of `count` elements of the reduction. In place the output holds the
-/// blocks of all ranks, and the result is at the place of this rank's.
+/// Rank r gets the r-th block of `count` elements of the reduction. In place, the output holds the
+/// blocks of all ranks, and the result replaces this rank's block.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -113,15 +114,15 @@ pub unsafe extern "C" fn bowline_reduce_scatter(
 ) -> i32 {
     guard(|| {
         let operation = Operation::ReduceScatter { count };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             Call { comm, input, output, work }.start(operation, data_type(dtype)?, reduce_op(op)?)
         }
     })
 }
 
-/// All ranks get the blocks of `count` elements of all ranks. In place that of this rank is at its
-/// place in the output.
+/// All ranks get the blocks of `count` elements of all ranks. In place, this rank's block is at its
+/// position in the output.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn bowline_allgather(
 ) -> i32 {
     guard(|| {
         let operation = Operation::Allgather { count };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             Call { comm, input, output, work }.start(operation, data_type(dtype)?, ReduceOp::Sum)
         }
@@ -158,15 +159,15 @@ pub unsafe extern "C" fn bowline_all_to_all(
 ) -> i32 {
     guard(|| {
         let operation = Operation::AllToAll { count };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             Call { comm, input, output, work }.start(operation, data_type(dtype)?, ReduceOp::Sum)
         }
     })
 }
 
-/// Rank r gets the r-th block of all ranks, where blocks have lengths of their own:
-/// `send_counts[r]` elements for rank r, `recv_counts[r]` from it, one after the other.
+/// Like `bowline_all_to_all`, but blocks differ in length: `send_counts[r]` elements go to rank r
+/// and `recv_counts[r]` come from it. Blocks lie one after another.
 ///
 /// # Safety
 /// As for `bowline_allreduce`; both lists have a count for each rank.
@@ -181,18 +182,18 @@ pub unsafe extern "C" fn bowline_all_to_all_counts(
     work: *mut *mut bowline_work,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let ranks = unsafe { object(comm, "the communicator") }?.comm.size() as usize;
         let counts = |list: *const usize| {
             if list.is_null() {
                 return Err(Trouble::caller("a list of counts is NULL"));
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             Ok(unsafe { std::slice::from_raw_parts(list, ranks) }.to_vec())
         };
         let operation =
             Operation::AllToAllV { send: counts(send_counts)?, recv: counts(recv_counts)? };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             Call { comm, input, output, work }.start(operation, data_type(dtype)?, ReduceOp::Sum)
         }
@@ -215,13 +216,14 @@ pub unsafe extern "C" fn bowline_broadcast(
     guard(|| {
         let operation = Operation::Broadcast { count, root };
         let call = Call { comm, input: std::ptr::null(), output: data, work };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { call.start(operation, data_type(dtype)?, ReduceOp::Sum) }
     })
 }
 
-/// The root gets the reduction of `count` elements of all ranks. Without an input it is in place,
-/// and the elements of the others stay; with one, only the root needs an output.
+/// The root gets the reduction of `count` elements of all ranks. Without an input it works in
+/// place, and the elements of the other ranks do not change; with one, only the root needs an
+/// output.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -238,7 +240,7 @@ pub unsafe extern "C" fn bowline_reduce(
 ) -> i32 {
     guard(|| {
         let operation = Operation::Reduce { count, root };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             Call { comm, input, output, work }.start(operation, data_type(dtype)?, reduce_op(op)?)
         }
@@ -264,7 +266,7 @@ pub unsafe extern "C" fn bowline_gather(
             return Err(Trouble::caller("gather needs an input at every rank"));
         }
         let operation = Operation::Gather { count, root };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             Call { comm, input, output, work }.start(operation, data_type(dtype)?, ReduceOp::Sum)
         }
@@ -287,14 +289,14 @@ pub unsafe extern "C" fn bowline_scatter(
 ) -> i32 {
     guard(|| {
         let operation = Operation::Scatter { count, root };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             Call { comm, input, output, work }.start(operation, data_type(dtype)?, ReduceOp::Sum)
         }
     })
 }
 
-/// Is over when all ranks have come here.
+/// Ends when all ranks have called it.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -305,12 +307,12 @@ pub unsafe extern "C" fn bowline_barrier(
 ) -> i32 {
     guard(|| {
         let call = Call { comm, input: std::ptr::null(), output: std::ptr::null_mut(), work };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { call.start(Operation::Barrier, DataType::U8, ReduceOp::Sum) }
     })
 }
 
-/// Sends `count` elements to a rank, which must receive as many of the same type.
+/// Sends `count` elements to a rank, which must receive the same number of the same type.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -325,13 +327,13 @@ pub unsafe extern "C" fn bowline_send(
 ) -> i32 {
     guard(|| {
         let call = Call { comm, input: data, output: std::ptr::null_mut(), work };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { call.start(Operation::Send { count, to }, data_type(dtype)?, ReduceOp::Sum) }
     })
 }
 
-/// Receives `count` elements from a rank. Sends and receives run beside each other, those between
-/// two ranks in order.
+/// Receives `count` elements from a rank. Sends and receives run concurrently; those between two
+/// ranks run in order.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -346,7 +348,7 @@ pub unsafe extern "C" fn bowline_recv(
 ) -> i32 {
     guard(|| {
         let call = Call { comm, input: std::ptr::null(), output: data, work };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { call.start(Operation::Recv { count, from }, data_type(dtype)?, ReduceOp::Sum) }
     })
 }

@@ -1,9 +1,10 @@
-//! SDR for C programs: the calls of the paper's Table 1, and those that free what they make.
+//! SDR for C programs: the calls of the paper's Table 1, and calls that free the objects they
+//! create.
 //!
-//! Calls that make something return it, or NULL; the others return a status. Two things differ from
-//! the paper. A bitmap is a copy, made anew by each call, since the engine's own is no array of
-//! bytes. And information for the peer has the device's address in it, so that one blob is all that
-//! a program has to carry.
+//! Calls that create an object return it, or NULL; the others return a status. Two things differ
+//! from the paper. A bitmap is a fresh copy on each call, because the engine's own bitmap is not an
+//! array of bytes. And the information for the peer includes the device's address, so that a
+//! program has to transfer only one blob.
 
 use std::ffi::{c_char, c_void};
 use std::net::IpAddr;
@@ -17,17 +18,17 @@ use crate::{BOWLINE_E_TIMEOUT, Trouble, guard};
 
 /// Memory that is only sent from.
 pub const BOWLINE_SDR_SEND: u32 = 0;
-/// Memory that peers may write: for receives.
+/// Memory that peers may write, for receives.
 pub const BOWLINE_SDR_RECV: u32 = 1;
-/// Bytes that information about a queue pair has at most.
+/// Maximum length of the information about a queue pair, in bytes.
 pub const BOWLINE_SDR_INFO_LEN: usize = 4096;
 
-/// A device and its resources, which queue pairs share.
+/// A device and its resources, shared by queue pairs.
 pub struct bowline_sdr_ctx {
     pd: Pd,
 }
 
-/// A queue pair of messages that complete chunk by chunk.
+/// A queue pair whose messages complete chunk by chunk.
 pub struct bowline_sdr_qp {
     qp: Arc<SdrQp>,
     addr: IpAddr,
@@ -51,28 +52,28 @@ pub struct bowline_sdr_rcv_handle {
     bitmap: Vec<u8>,
 }
 
-/// How to make a queue pair. Zeros, and NULL in its place, are the defaults. Both ends need the
-/// same, but for the rate.
+/// Attributes of a new queue pair. Zero fields, and a NULL pointer instead of the attributes,
+/// select the defaults. Both ends need the same attributes, except for the rate.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_sdr_qp_attr {
-    /// Bytes that a bit of a bitmap stands for [64 KiB].
+    /// Number of bytes that a bit of a bitmap stands for (default: 64 KiB).
     pub chunk_bytes: u32,
-    /// Queue pairs over which packets spread (default: 1).
+    /// Number of queue pairs that packets are spread over (default: 1).
     pub channels: u32,
-    /// Longest message in bytes [2 MiB].
+    /// Maximum length of a message in bytes (default: 2 MiB).
     pub max_message: u64,
-    /// Bits per second at which packets leave [as fast as they can].
+    /// Rate at which packets are sent, in bits per second (default: as fast as possible).
     pub rate_bps: u64,
 }
 
-/// What a peer needs to know of a queue pair: to be carried there by any means.
+/// What a peer needs to know about a queue pair. Transfer it there by any means.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_sdr_qp_info {
-    /// Bytes that count.
+    /// Number of bytes in use.
     pub len: u32,
-    /// What they are is Bowline's.
+    /// The bytes, in a format private to Bowline.
     pub bytes: [u8; BOWLINE_SDR_INFO_LEN],
 }
 
@@ -80,9 +81,9 @@ pub struct bowline_sdr_qp_info {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_sdr_start_wr {
-    /// Its bytes.
+    /// Its length in bytes.
     pub length: u64,
-    /// Not 0 if it has an immediate.
+    /// Nonzero if it has an immediate.
     pub has_imm: u32,
     /// The immediate.
     pub imm: u32,
@@ -92,15 +93,15 @@ pub struct bowline_sdr_start_wr {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_sdr_continue_wr {
-    /// Where its bytes are.
+    /// The memory that holds its bytes.
     pub mr: *const bowline_sdr_mr,
-    /// At which byte of the memory.
+    /// Offset in that memory.
     pub mr_offset: usize,
-    /// How many.
+    /// Length in bytes.
     pub length: usize,
-    /// At which byte of the message: a whole number of packets.
+    /// Offset in the message, a multiple of the packet size.
     pub offset: u64,
-    /// Not 0 to leave before all others.
+    /// Nonzero to send it before all others.
     pub urgent: u32,
 }
 
@@ -108,13 +109,13 @@ pub struct bowline_sdr_continue_wr {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_sdr_snd_wr {
-    /// Where its bytes are.
+    /// The memory that holds its bytes.
     pub mr: *const bowline_sdr_mr,
-    /// At which byte of the memory.
+    /// Offset in that memory.
     pub mr_offset: usize,
-    /// How many.
+    /// Length in bytes.
     pub length: usize,
-    /// Not 0 if it has an immediate.
+    /// Nonzero if it has an immediate.
     pub has_imm: u32,
     /// The immediate.
     pub imm: u32,
@@ -124,15 +125,15 @@ pub struct bowline_sdr_snd_wr {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_sdr_rcv_wr {
-    /// Where it goes.
+    /// The memory that it is written to.
     pub mr: *const bowline_sdr_mr,
-    /// At which byte of the memory.
+    /// Offset in that memory.
     pub mr_offset: usize,
-    /// Bytes at most.
+    /// Maximum length in bytes.
     pub length: usize,
 }
 
-/// Runs the body of a call that makes something.
+/// Runs the body of a call that creates an object.
 fn made<T>(body: impl FnOnce() -> Result<T, Trouble>) -> *mut T {
     let mut out = null_mut();
     guard(|| {
@@ -142,21 +143,21 @@ fn made<T>(body: impl FnOnce() -> Result<T, Trouble>) -> *mut T {
     out
 }
 
-/// Frees what one of these calls has made.
+/// Frees an object created by one of these calls.
 ///
 /// # Safety
-/// `pointer` is null or was made here, and nobody uses it.
+/// `pointer` is null or was created here, and nothing uses it.
 unsafe fn free<T>(pointer: *mut T) {
     if !pointer.is_null() {
         guard(|| {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             drop(unsafe { Box::from_raw(pointer) });
             Ok(())
         });
     }
 }
 
-/// Opens the device at an address of this machine, e.g. "10.0.0.7".
+/// Opens the device at a local address, e.g. "10.0.0.7".
 ///
 /// # Safety
 /// `dev_name` is a string.
@@ -165,7 +166,7 @@ pub unsafe extern "C" fn bowline_sdr_context_create(
     dev_name: *const c_char,
 ) -> *mut bowline_sdr_ctx {
     made(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let name = unsafe { string(dev_name, "the device") }?;
         let addr = name.parse().map_err(|_| {
             Trouble::caller(format!("invalid device {name:?}: an IP address, e.g. 10.0.0.7"))
@@ -174,7 +175,7 @@ pub unsafe extern "C" fn bowline_sdr_context_create(
     })
 }
 
-/// Makes a queue pair.
+/// Creates a queue pair.
 ///
 /// # Safety
 /// `ctx` has not been freed; `attr` is NULL or valid.
@@ -184,7 +185,7 @@ pub unsafe extern "C" fn bowline_sdr_qp_create(
     attr: *const bowline_sdr_qp_attr,
 ) -> *mut bowline_sdr_qp {
     made(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let (ctx, attr) = unsafe { (object(ctx, "the context")?, attr.as_ref()) };
         let mut config = SdrConfig::default();
         if let Some(attr) = attr {
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn bowline_sdr_qp_create(
     })
 }
 
-/// Gets what the peer needs to know.
+/// Gets the information that the peer needs.
 ///
 /// # Safety
 /// `qp` has not been freed; `info` may be written.
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn bowline_sdr_qp_info_get(
     info: *mut bowline_sdr_qp_info,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let qp = unsafe { object(qp, "the queue pair") }?;
         if info.is_null() {
             return Err(Trouble::caller("the place for the information is NULL"));
@@ -223,23 +224,23 @@ pub unsafe extern "C" fn bowline_sdr_qp_info_get(
         let room = out.bytes.get_mut(..text.len());
         let room = room.ok_or_else(|| Trouble::caller("too many channels for the information"))?;
         room.copy_from_slice(&text);
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { info.write(out) };
         Ok(())
     })
 }
 
-/// Connects to a peer. Both ends must.
+/// Connects to a peer. Both ends must call it.
 ///
 /// # Safety
-/// `qp` has not been freed; `remote` is what the peer has got of its own.
+/// `qp` has not been freed; `remote` is the information that the peer got about its own queue pair.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_qp_connect(
     qp: *const bowline_sdr_qp,
     remote: *const bowline_sdr_qp_info,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let (qp, remote) =
             unsafe { (object(qp, "the queue pair")?, object(remote, "the information")?) };
         let parsed = || {
@@ -254,11 +255,11 @@ pub unsafe extern "C" fn bowline_sdr_qp_connect(
     })
 }
 
-/// Registers memory of the program's: BOWLINE_SDR_SEND or BOWLINE_SDR_RECV.
+/// Registers memory of the program. `flags` is BOWLINE_SDR_SEND or BOWLINE_SDR_RECV.
 ///
 /// # Safety
-/// `ctx` has not been freed. `addr` has `length` bytes, to be read and for receives written, until
-/// `bowline_sdr_mr_dereg` has returned.
+/// `ctx` has not been freed. `addr` points to `length` bytes that can be read, and for receives
+/// written, until `bowline_sdr_mr_dereg` has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_mr_reg(
     ctx: *const bowline_sdr_ctx,
@@ -267,36 +268,36 @@ pub unsafe extern "C" fn bowline_sdr_mr_reg(
     flags: u32,
 ) -> *mut bowline_sdr_mr {
     made(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let ctx = unsafe { object(ctx, "the context") }?;
         let access = match flags {
             BOWLINE_SDR_SEND => Access::empty(),
             BOWLINE_SDR_RECV => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             _ => return Err(Trouble::caller(format!("there are no flags {flags}: take 0 or 1"))),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let buffer = unsafe { Buffer::foreign(addr.cast(), length, Box::new(())) };
         let buffer = buffer.ok_or_else(|| Trouble::caller("memory at no address"))?;
         Ok(bowline_sdr_mr { mr: ctx.pd.register_buffer(buffer, access)? })
     })
 }
 
-/// Ends a registration. From here on nothing reads or writes the memory; messages that still use it
-/// fail. NULL is nothing.
+/// Deregisters memory. From here on nothing reads or writes it; messages that still use it fail.
+/// NULL is ignored.
 ///
 /// # Safety
 /// `mr` is NULL or has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_mr_dereg(mr: *mut bowline_sdr_mr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     if let Some(mr) = unsafe { mr.as_ref() } {
         guard(|| Ok(mr.mr.deregister()?));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { free(mr) };
 }
 
-/// Begins a message into the peer's next receive, to be sent piece by piece.
+/// Starts a message into the peer's next receive, to be sent piece by piece.
 ///
 /// # Safety
 /// `qp` has not been freed; `wr` is valid; `handle` may be written.
@@ -307,10 +308,10 @@ pub unsafe extern "C" fn bowline_sdr_send_stream_start(
     handle: *mut *mut bowline_sdr_snd_handle,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let (qp, wr) = unsafe { (object(qp, "the queue pair")?, object(wr, "the request")?) };
         let message = qp.qp.send_start(wr.length, (wr.has_imm != 0).then_some(wr.imm))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(handle, bowline_sdr_snd_handle { qp: Arc::clone(&qp.qp), message }) }
     })
 }
@@ -325,7 +326,7 @@ pub unsafe extern "C" fn bowline_sdr_send_stream_continue(
     wr: *const bowline_sdr_continue_wr,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let (handle, wr) = unsafe { (object(handle, "the handle")?, object(wr, "the request")?) };
         // SAFETY: a valid request has memory that has not been freed.
         let mr = unsafe { object(wr.mr, "the memory") }?;
@@ -335,14 +336,14 @@ pub unsafe extern "C" fn bowline_sdr_send_stream_continue(
     })
 }
 
-/// Says that nothing more will be added to a message.
+/// Ends a message: nothing more will be added to it.
 ///
 /// # Safety
 /// `handle` has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_send_stream_end(handle: *const bowline_sdr_snd_handle) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let handle = unsafe { object(handle, "the handle") }?;
         Ok(handle.qp.send_end(handle.message)?)
     })
@@ -359,19 +360,19 @@ pub unsafe extern "C" fn bowline_sdr_send_post(
     handle: *mut *mut bowline_sdr_snd_handle,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let (qp, wr) = unsafe { (object(qp, "the queue pair")?, object(wr, "the request")?) };
         // SAFETY: a valid request has memory that has not been freed.
         let mr = unsafe { object(wr.mr, "the memory") }?;
         let range = wr.mr_offset..wr.mr_offset.saturating_add(wr.length);
         let message = qp.qp.send_post(&mr.mr, range, (wr.has_imm != 0).then_some(wr.imm))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(handle, bowline_sdr_snd_handle { qp: Arc::clone(&qp.qp), message }) }
     })
 }
 
-/// Whether all of an ended message has left: BOWLINE_OK, or BOWLINE_E_TIMEOUT if not yet. Drives
-/// the device.
+/// Whether all of an ended message has been sent: BOWLINE_OK, or BOWLINE_E_TIMEOUT if not yet.
+/// Drives the device.
 ///
 /// # Safety
 /// `handle` has not been freed.
@@ -379,7 +380,7 @@ pub unsafe extern "C" fn bowline_sdr_send_post(
 pub unsafe extern "C" fn bowline_sdr_send_poll(handle: *const bowline_sdr_snd_handle) -> i32 {
     let mut has_left = false;
     let status = guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let handle = unsafe { object(handle, "the handle") }?;
         has_left = handle.qp.send_poll(handle.message)?;
         Ok(())
@@ -387,21 +388,22 @@ pub unsafe extern "C" fn bowline_sdr_send_poll(handle: *const bowline_sdr_snd_ha
     not_yet(status, has_left)
 }
 
-/// Frees the handle of a message. What of it has not left is forgotten; its memory is free when
-/// `bowline_sdr_send_poll` has said so or `bowline_sdr_mr_dereg` has returned. NULL is nothing.
+/// Frees the handle of a message. Unsent bytes are dropped. The program may reuse the memory when
+/// `bowline_sdr_send_poll` has returned BOWLINE_OK or `bowline_sdr_mr_dereg` has returned. NULL is
+/// ignored.
 ///
 /// # Safety
 /// `handle` is NULL or has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_send_free(handle: *mut bowline_sdr_snd_handle) {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     if let Some(handle) = unsafe { handle.as_ref() } {
         guard(|| match handle.qp.send_poll(handle.message)? {
             true => Ok(()),
             false => Ok(handle.qp.send_cancel(handle.message)?),
         });
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { free(handle) };
 }
 
@@ -416,24 +418,24 @@ pub unsafe extern "C" fn bowline_sdr_recv_post(
     handle: *mut *mut bowline_sdr_rcv_handle,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let (qp, wr) = unsafe { (object(qp, "the queue pair")?, object(wr, "the request")?) };
         // SAFETY: a valid request has memory that has not been freed.
         let mr = unsafe { object(wr.mr, "the memory") }?;
         let range = wr.mr_offset..wr.mr_offset.saturating_add(wr.length);
         let receive = qp.qp.recv_post(&mr.mr, range)?;
         let made = bowline_sdr_rcv_handle { qp: Arc::clone(&qp.qp), receive, bitmap: Vec::new() };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { give(handle, made) }
     })
 }
 
-/// Gets which chunks have arrived: chunk c is bit c % 8, from the lowest up, of byte c / 8; bits
-/// beyond the last chunk are ones. It is a copy that lasts until the next call: call again for a
-/// newer one. Drives the device.
+/// Gets the bitmap of the chunks that have arrived. Chunk c is bit c % 8 of byte c / 8, where bit 0
+/// is the lowest; bits beyond the last chunk are ones. The bitmap is a copy that is valid until the
+/// next call: call again for a newer one. Drives the device.
 ///
 /// # Safety
-/// `handle` has not been freed, and nobody else uses it; `bitmap` and `len` may be written.
+/// `handle` has not been freed, and nothing else uses it; `bitmap` and `len` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_recv_bitmap_get(
     handle: *mut bowline_sdr_rcv_handle,
@@ -441,14 +443,14 @@ pub unsafe extern "C" fn bowline_sdr_recv_bitmap_get(
     len: *mut usize,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let handle = unsafe { handle.as_mut() };
         let handle = handle.ok_or_else(|| Trouble::caller("the handle is NULL"))?;
         if bitmap.is_null() || len.is_null() {
             return Err(Trouble::caller("the place for the bitmap is NULL"));
         }
         handle.bitmap = handle.qp.recv_bitmap(handle.receive)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             bitmap.write(handle.bitmap.as_ptr());
             len.write(handle.bitmap.len());
@@ -457,7 +459,8 @@ pub unsafe extern "C" fn bowline_sdr_recv_bitmap_get(
     })
 }
 
-/// Gets the sender's immediate, or BOWLINE_E_TIMEOUT if it is not there yet. Drives the device.
+/// Gets the sender's immediate, or returns BOWLINE_E_TIMEOUT if it has not arrived yet. Drives the
+/// device.
 ///
 /// # Safety
 /// `handle` has not been freed; `immediate` may be written.
@@ -468,14 +471,14 @@ pub unsafe extern "C" fn bowline_sdr_recv_imm_get(
 ) -> i32 {
     let mut is_there = false;
     let status = guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let handle = unsafe { object(handle, "the handle") }?;
         if immediate.is_null() {
             return Err(Trouble::caller("the place for the immediate is NULL"));
         }
         if let Some(imm) = handle.qp.recv_imm(handle.receive)? {
             is_there = true;
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             unsafe { immediate.write(imm) };
         }
         Ok(())
@@ -483,44 +486,44 @@ pub unsafe extern "C" fn bowline_sdr_recv_imm_get(
     not_yet(status, is_there)
 }
 
-/// Ends a receive, early or late, and frees its handle. What comes later leads nowhere: the memory
-/// is the program's again.
+/// Ends a receive, whether complete or not, and frees its handle. Later packets are dropped, so the
+/// program may reuse the memory.
 ///
 /// # Safety
 /// `handle` has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_recv_complete(handle: *mut bowline_sdr_rcv_handle) -> i32 {
     let status = guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let handle = unsafe { object(handle.cast_const(), "the handle") }?;
         Ok(handle.qp.recv_complete(handle.receive)?)
     });
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { free(handle) };
     status
 }
 
-/// Frees a queue pair, once all handles of its messages have been freed. NULL is nothing.
+/// Frees a queue pair, once all handles of its messages have been freed. NULL is ignored.
 ///
 /// # Safety
 /// `qp` is NULL or has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_qp_destroy(qp: *mut bowline_sdr_qp) {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { free(qp) };
 }
 
-/// Frees a context, once all that was made from it has been freed. NULL is nothing.
+/// Frees a context, once everything created from it has been freed. NULL is ignored.
 ///
 /// # Safety
 /// `ctx` is NULL or has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_sdr_context_destroy(ctx: *mut bowline_sdr_ctx) {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { free(ctx) };
 }
 
-/// The status of a look: not yet is no failure, and has no message.
+/// The status of a poll: "not yet" is not a failure, and has no message.
 fn not_yet(status: i32, is_there: bool) -> i32 {
     if status == 0 && !is_there { BOWLINE_E_TIMEOUT } else { status }
 }

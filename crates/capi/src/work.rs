@@ -1,4 +1,4 @@
-//! Operations that are going on, for C programs.
+//! Operations in progress, for C programs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use bowline::{Mr, Report, Work};
 use crate::memory::object;
 use crate::{BOWLINE_E_INTERNAL, BOWLINE_E_TIMEOUT, Trouble, guard};
 
-/// A collective operation that is going on. It goes on whether somebody waits or not; its memory is
-/// the operation's until it is over.
+/// A collective operation in progress. It makes progress whether or not a thread waits for it, and
+/// uses its memory until it has ended.
 pub struct bowline_work {
     state: Mutex<State>,
 }
@@ -27,14 +27,14 @@ struct Running {
 }
 
 impl Running {
-    /// Waits no longer than `limit`. `None` if that is not enough.
+    /// Waits at most `limit`. `None` if the operation has not ended by then.
     fn wait(&mut self, limit: Duration) -> Option<Outcome> {
         let Some(work) = self.work.take() else {
             let text = "a wait for this operation has panicked before";
             return Some(Err(Trouble::new(BOWLINE_E_INTERNAL, text)));
         };
         let waited = match limit {
-            // A look drives the device once; a wait of no time would not.
+            // `is_done` drives the device once; waiting for no time would not.
             Duration::ZERO => work.is_done().and_then(|done| match done {
                 true => work.wait_report_timeout(limit),
                 false => Ok(Err(work)),
@@ -53,11 +53,11 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// The memory is the program's again: work requests of a failed operation may still name it,
+    /// Returns the memory to the program. Work requests of a failed operation may still name it,
     /// and must not find it.
     fn drop(&mut self) {
         for region in &self.regions {
-            // A device that has ended touches nothing.
+            // A device that has ended touches no memory.
             let _ = region.deregister();
         }
     }
@@ -73,7 +73,7 @@ impl bowline_work {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its result, if it is over within `limit`.
+    /// Its result, if it ends within `limit`.
     pub(crate) fn wait(&self, limit: Duration) -> Option<Outcome> {
         let mut state = self.lock();
         if let State::Running(running) = &mut *state {
@@ -86,7 +86,7 @@ impl bowline_work {
         }
     }
 
-    /// Its result.
+    /// Waits for its result.
     pub(crate) fn wait_long(&self) -> Outcome {
         loop {
             if let Some(result) = self.wait(Duration::MAX) {
@@ -96,61 +96,61 @@ impl bowline_work {
     }
 }
 
-/// Waits until an operation is over, and says whether it has succeeded. It may be asked again.
+/// Waits until an operation has ended, and returns whether it succeeded. May be called again.
 ///
 /// # Safety
-/// `work` is one that has not been freed.
+/// `work` has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_work_wait(work: *const bowline_work) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { object(work, "the work") }?.wait_long().map(drop)
     })
 }
 
-/// How an operation with a deadline or a share that may be missing has ended at this rank.
+/// How an operation with a deadline or a permitted loss ended at this rank.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_report {
-    /// Bytes that should have been received over XP. 0 if it has travelled otherwise.
+    /// Bytes that should have been received over XP; 0 if the operation did not use XP.
     pub expected_bytes: u64,
-    /// Those of them that are missing.
+    /// How many of them are missing.
     pub missing_bytes: u64,
-    /// Bytes that were lost and fetched again.
+    /// Bytes that were lost and then retransmitted.
     pub repaired_bytes: u64,
     /// How long it took, in nanoseconds.
     pub elapsed_ns: u64,
-    /// When it would have stopped to wait, in nanoseconds; 0 if it had no deadline.
+    /// When it would have stopped waiting, in nanoseconds; 0 if it had no deadline.
     pub deadline_ns: u64,
-    /// Ranges that are missing: see `bowline_work_missing`.
+    /// Number of missing ranges: see `bowline_work_missing`.
     pub ranges: usize,
-    /// 1 if there are more than those, and 0 otherwise.
+    /// 1 if more ranges are missing than that, and 0 otherwise.
     pub is_cut: i32,
 }
 
-/// A range of the output that lacks what a rank should have contributed.
+/// A range of the output that lacks the contribution of a rank.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_missing {
     /// The rank.
     pub rank: u32,
-    /// Its first byte.
+    /// The first byte of the range.
     pub start: usize,
-    /// The byte behind it.
+    /// The byte after the range.
     pub end: usize,
 }
 
-/// Waits until an operation is over, and says how it has ended. It may be asked again.
+/// Waits until an operation has ended, and reports how. May be called again.
 ///
 /// # Safety
-/// `work` is one that has not been freed; `report` may be written.
+/// `work` has not been freed; `report` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_work_report(
     work: *const bowline_work,
     report: *mut bowline_report,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let ended = unsafe { object(work, "the work") }?.wait_long()?;
         if report.is_null() {
             return Err(Trouble::caller("the report is NULL: give a place for it"));
@@ -164,16 +164,16 @@ pub unsafe extern "C" fn bowline_work_report(
             ranges: ended.missing.len(),
             is_cut: ended.is_cut.into(),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { report.write(said) };
         Ok(())
     })
 }
 
-/// Waits until an operation is over, and writes which ranges are missing, `max` at most.
+/// Waits until an operation has ended, and writes its missing ranges, at most `max`.
 ///
 /// # Safety
-/// `work` is one that has not been freed; `max` elements of `ranges` may be written.
+/// `work` has not been freed; `max` elements of `ranges` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_work_missing(
     work: *const bowline_work,
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn bowline_work_missing(
     max: usize,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let ended = unsafe { object(work, "the work") }?.wait_long()?;
         if ranges.is_null() && max > 0 {
             return Err(Trouble::caller("the ranges are NULL: give a place for them"));
@@ -195,15 +195,15 @@ pub unsafe extern "C" fn bowline_work_missing(
     })
 }
 
-/// Waits no longer than `seconds`: 0 to look. Returns BOWLINE_E_TIMEOUT if the operation is not
-/// over then.
+/// Waits at most `seconds`; 0 only checks. Returns BOWLINE_E_TIMEOUT if the operation has not ended
+/// by then.
 ///
 /// # Safety
-/// `work` is one that has not been freed.
+/// `work` has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_work_wait_for(work: *const bowline_work, seconds: f64) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let work = unsafe { object(work, "the work") }?;
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let outcome = work.wait(limit).unwrap_or_else(|| {
@@ -214,20 +214,20 @@ pub unsafe extern "C" fn bowline_work_wait_for(work: *const bowline_work, second
     })
 }
 
-/// Frees the handle of an operation. Waits for it if it is not over: its memory is the program's
-/// afterwards. NULL is nothing.
+/// Frees the handle of an operation. Waits for the operation to end; then the program may use its
+/// memory again. NULL is ignored.
 ///
 /// # Safety
-/// `work` is NULL or one that has not been freed, and nobody waits for it.
+/// `work` is NULL or has not been freed, and no thread waits for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_work_free(work: *mut bowline_work) {
     if work.is_null() {
         return;
     }
     guard(|| {
-        // SAFETY: it was made by `give`, and the caller has no other use of it.
+        // SAFETY: it was created by `give`, and the caller no longer uses it.
         let work = unsafe { Box::from_raw(work) };
-        // Whether it has failed was for `bowline_work_wait` to say.
+        // `bowline_work_wait` reports whether it failed.
         let _ = work.wait_long();
         Ok(())
     });

@@ -1,13 +1,13 @@
-//! C programs, compiled with what `crates/capi/install` installs and started as ranks.
+//! C programs, compiled against what `crates/capi/install` installs and started as ranks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the ranks of a program may take.
+/// Time limit for the ranks of a program.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A directory of this test, gone at the end.
+/// A directory of this test, removed at the end.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -33,12 +33,13 @@ fn has(program: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// Where Cargo has put the libraries of this build.
+/// The directory of the libraries that Cargo built.
 fn libraries() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// Compiles a program against an installation in `dir`; `None`, and says why, where that cannot be.
+/// Compiles a program against an installation in `dir`. If that is not possible, says why and
+/// returns `None`.
 fn compile(dir: &Dir, source: &str) -> Option<PathBuf> {
     if !has("cc") {
         println!("skipped: there is no C compiler (cc)");
@@ -78,7 +79,7 @@ fn compile(dir: &Dir, source: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs a program as each of so many ranks; all must succeed.
+/// Runs a program once for each rank; all must succeed.
 fn run(dir: &Dir, program: &Path, arguments: &[&str], ranks: u32) {
     let store = format!("file://{}", dir.0.join(format!("store{}", arguments.len())).display());
     let mut children: Vec<Child> = (0..ranks)

@@ -1,4 +1,4 @@
-//! `bowline.h` is what this crate exports.
+//! Checks that `bowline.h` matches what this crate exports.
 
 use std::path::Path;
 

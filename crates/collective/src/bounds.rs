@@ -1,4 +1,4 @@
-//! What an operation promises about its end, and what it reports then.
+//! What an operation guarantees about its completion, and what it reports afterwards.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,36 +7,37 @@ use crate::Rank;
 use crate::encoding::Encoding;
 use crate::timeout::Rule;
 
-/// When an operation stops to wait for what may be lost.
+/// When an operation stops waiting for data that may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Deadline {
-    /// Not at all: everything arrives.
+    /// Never: everything arrives.
     #[default]
     Never,
-    /// This long after its start at each rank.
+    /// This long after the operation starts, at each rank.
     After(Duration),
-    /// As long as such operations take, by this rule. The first one waits for everything.
+    /// After the time that such operations usually take, by this rule. The first one waits for
+    /// everything.
     Adaptive(Rule),
 }
 
-/// What an operation promises about its end. All ranks need the same.
+/// What an operation guarantees about its completion. All ranks must use the same bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bounds {
-    /// When it stops to wait for what may be lost.
+    /// When it stops waiting for data that may be lost.
     pub deadline: Deadline,
-    /// Parts in a million, of the bytes that a rank should receive in messages that may be lost,
-    /// that are missing at most. What would exceed this is fetched after the deadline.
+    /// Maximum loss in parts per million, out of the bytes that a rank should receive in messages
+    /// that may be lost. Losses beyond this limit are fetched after the deadline.
     pub max_loss_ppm: u32,
-    /// What becomes the result of an allreduce on several ranks is never lost, so that all have the
-    /// same.
+    /// Data that becomes the result of an allreduce on several ranks is never lost, so that all of
+    /// them have the same result.
     pub equal_replicas: bool,
-    /// What is reduced travels encoded where it can: see
+    /// Data to be reduced is sent encoded where possible: see
     /// [`Request::recovery`](crate::Request::recovery).
     pub recovery: bool,
 }
 
 impl Bounds {
-    /// Nothing is lost: messages travel as others with bounds do, and are repaired.
+    /// No loss: messages use the same transport as others with bounds, and are repaired.
     pub const EXACT: Bounds = Bounds {
         deadline: Deadline::Never,
         max_loss_ppm: 0,
@@ -44,55 +45,56 @@ impl Bounds {
         recovery: false,
     };
 
-    /// A deadline, and the share of bytes that may be missing: 0.01 for 1 %. `None` if it is not
-    /// from 0 to 1.
+    /// Bounds with a deadline and the maximum share of missing bytes, e.g. 0.01 for 1 %. `None` if
+    /// the share is not between 0 and 1.
     pub fn new(deadline: Deadline, max_loss: f64) -> Option<Bounds> {
         let valid = (0.0..=1.0).contains(&max_loss);
         let max_loss_ppm = (max_loss * 1e6) as u32;
         valid.then_some(Bounds { deadline, max_loss_ppm, ..Bounds::EXACT })
     }
 
-    /// Bytes that may be missing of so many.
+    /// How many of this many bytes may be missing.
     pub fn allowed(&self, bytes: u64) -> u64 {
         (u128::from(bytes) * u128::from(self.max_loss_ppm) / 1_000_000) as u64
     }
 }
 
-/// A range of the output that lacks what a rank should have contributed.
+/// A range of the output that lacks the contribution of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The rank.
     pub rank: Rank,
-    /// Bytes of the output.
+    /// The range, in bytes of the output.
     pub range: Range<usize>,
 }
 
-/// How an operation has ended at this rank.
+/// How an operation ended at this rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Bytes that should have been received over XP.
     pub expected_bytes: u64,
-    /// Those of them that are missing.
+    /// How many of them are missing.
     pub missing_bytes: u64,
-    /// Which ones, by output and rank. With the inputs it is enough to compute the result again.
+    /// Which ones, by output range and rank. Together with the inputs this is enough to compute the
+    /// result again.
     pub missing: Vec<Missing>,
-    /// More is missing than `missing` has room for.
+    /// More ranges are missing than `missing` has room for.
     pub is_cut: bool,
-    /// Bytes that were lost and fetched again.
+    /// Bytes that were lost and then retransmitted.
     pub repaired_bytes: u64,
     /// How long it took.
     pub elapsed_ns: u64,
-    /// When it would have stopped to wait, if at all.
+    /// The time at which it would have stopped waiting, if any.
     pub deadline_ns: Option<u64>,
-    /// It has travelled encoded, with signs of this seed: ranges are those of the encoded tensor.
+    /// The tensor was sent encoded, with signs from this seed. Ranges refer to the encoded tensor.
     pub encoded: Option<(Encoding, u64)>,
 }
 
 impl Report {
-    /// Ranges that a report has at most.
+    /// Maximum number of ranges in a report.
     pub const MAX_RANGES: usize = 4096;
 
-    /// The share of bytes that is missing.
+    /// The share of bytes that are missing.
     pub fn loss(&self) -> f64 {
         self.missing_bytes as f64 / self.expected_bytes.max(1) as f64
     }

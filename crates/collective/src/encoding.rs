@@ -1,62 +1,62 @@
-//! Tensors that are spread over packets by a Walsh–Hadamard transform, so that a loss costs all
-//! elements a little instead of some everything.
+//! Tensors that a Walsh–Hadamard transform spreads over packets, so that a lost packet slightly
+//! degrades all elements instead of erasing a few.
 
 use bowline_codes::hadamard::{Group, Hadamard, HadamardError, Layout};
 use bowline_codes::reduce::{DataType, ReduceOp};
 
-/// Shorter tensors are sent as they are: they have too few packets to spread anything over.
+/// Shorter tensors are sent unencoded: they have too few packets to spread over.
 const MIN_BYTES: usize = 64 << 10;
-/// Lines of a region, which the transform is between.
+/// Lines of a region. The transform runs across them.
 const LINES: usize = 64;
-/// Longest packet that a line of each region of a group makes. Longer ones would make groups that
-/// no cache holds.
+/// Maximum packet size. A packet takes a line from each region of a group, so larger packets would
+/// make groups that fit no cache.
 const MAX_PACKET_BYTES: usize = 4096;
 
-/// How a tensor is encoded. All ranks need the same, and the same seed.
+/// How a tensor is encoded. All ranks must use the same encoding and the same seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Encoding {
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: DataType,
-    /// How many.
+    /// The number of elements.
     pub elements: usize,
-    /// Bytes that get lost together, at most.
+    /// Maximum number of bytes that are lost together.
     pub packet_bytes: usize,
 }
 
 impl Encoding {
-    /// How a tensor is encoded whose messages have at most `chunk_bytes`; `None` if it is not: it
-    /// is short, its elements cannot be transformed, or their reduction is not linear.
+    /// The encoding for a tensor whose messages have at most `chunk_bytes`. `None` if it is sent
+    /// unencoded: it is short, its elements cannot be transformed, or the reduction is not linear.
     pub fn of(dtype: DataType, op: ReduceOp, elements: usize, chunk_bytes: usize) -> Option<Self> {
         let is_linear = matches!(op, ReduceOp::Sum | ReduceOp::Average);
         let bytes = elements.checked_mul(dtype.size())?;
         if !is_linear || bytes < MIN_BYTES {
             return None;
         }
-        // A message is a group of regions: what a burst takes of it is a little of each of them.
+        // A message is a group of regions, so a loss burst takes a little of each region.
         let packet_bytes = (chunk_bytes / LINES / 64 * 64).clamp(64, MAX_PACKET_BYTES);
         let encoding = Encoding { dtype, elements, packet_bytes };
         encoding.plan(0).is_ok().then_some(encoding)
     }
 
-    /// The transform, with the signs of this seed.
+    /// The transform, with signs drawn from this seed.
     ///
     /// # Errors
-    /// If there is none for such elements.
+    /// If there is no transform for elements of this type.
     pub fn plan(&self, seed: u64) -> Result<Hadamard, HadamardError> {
         let layout = Layout::Local { packet_bytes: self.packet_bytes };
         Hadamard::new(self.dtype, self.elements, layout, seed)
     }
 
-    /// Bytes of the encoded tensor, and the parts that are encoded on their own.
+    /// The length of the encoded tensor in bytes, and the parts that are encoded independently.
     pub(crate) fn parts(&self) -> (usize, Vec<Group>) {
-        // It was made before, with another seed.
+        // `of` has made the same plan before, with another seed, so this does not fail.
         let Ok(plan) = self.plan(0) else { return (0, Vec::new()) };
         (plan.encoded_len(), (0..plan.groups()).map(|index| plan.group(index)).collect())
     }
 
     /// Encodes, or decodes, one part.
     pub fn transform(&self, seed: u64, group: usize, is_back: bool, src: &[u8], dst: &mut [u8]) {
-        // As above.
+        // Does not fail, as in `parts`.
         let Ok(plan) = self.plan(seed) else { return };
         match is_back {
             true => plan.decode_group(group, src, dst),

@@ -1,36 +1,38 @@
-//! Folding bytes.
+//! Folding: combining several buffers into one by a reduction.
 
 use std::ops::Range;
 
 use bowline_codes::reduce::{self, DataType, ReduceOp};
 
-/// What is kept of a destination that is a term as well, while the terms before it are combined.
+/// Bytes of the destination that are saved at a time when it is also a term, while the terms before
+/// it are combined.
 const TILE_BYTES: usize = 4096;
 
-/// `dst = t0 op t1 op …`, from left to right. A term that is `None` is what is in `dst`.
+/// `dst = t0 op t1 op …`, from left to right. A term that is `None` stands for the current content
+/// of `dst`.
 pub fn fold(op: ReduceOp, dtype: DataType, dst: &mut [u8], terms: &[Option<&[u8]>]) {
     match *terms {
         [] | [None] => {}
         [Some(src)] => dst.copy_from_slice(src),
         [Some(a), Some(b)] => reduce::reduce_into(op, dtype, dst, a, b),
-        // All operations give the same bits for both orders.
+        // All operations are commutative, bit for bit.
         [None, Some(src)] | [Some(src), None] => reduce::reduce(op, dtype, dst, src),
         _ => fold_many(op, dtype, dst, terms),
     }
 }
 
-/// A term of a fold of which something may be missing.
+/// A term of a fold that may be incomplete.
 #[derive(Clone, Copy, Debug)]
 pub struct Contribution<'a> {
-    /// Its bytes; `None` is what is in the destination.
+    /// Its bytes; `None` stands for the current content of the destination.
     pub bytes: Option<&'a [u8]>,
-    /// Ranges that are missing, in order, and of whole elements.
+    /// Missing ranges, in order. Each covers whole elements.
     pub missing: &'a [Range<u32>],
 }
 
-/// As [`fold()`], with terms of which something is missing. Where a term is missing the others are
-/// combined, and where all are the destination stays as it is. With `finish` it ends a reduction:
-/// an average is divided by the number of terms that are there.
+/// Like [`fold()`], but terms may be incomplete. Where a term is missing, the others are combined;
+/// where all are missing, the destination keeps its content. With `finish`, this fold ends the
+/// reduction: an average is divided by the number of terms present.
 pub fn fold_partial(
     op: ReduceOp,
     dtype: DataType,
@@ -65,7 +67,7 @@ pub fn fold_partial(
     }
 }
 
-/// Tile by tile: each is read and written while it is in the cache.
+/// Works tile by tile, so that each tile is read and written while it is in the cache.
 fn fold_many(op: ReduceOp, dtype: DataType, dst: &mut [u8], terms: &[Option<&[u8]>]) {
     let mut kept = [0; TILE_BYTES];
     let mut at = 0;
@@ -114,7 +116,7 @@ mod tests {
         let term = Contribution { bytes: Some(&source), missing: &[4..8] };
         fold_partial(ReduceOp::Sum, DataType::F32, &mut dst, &[term], false);
         assert_eq!(dst, bytes(&[1.0, 8.0, 3.0]));
-        // Its own term is what is in it, whatever is missing of others.
+        // The destination counts as a complete term, whatever is missing from the others.
         let own = Contribution { bytes: None, missing: &[] };
         fold_partial(ReduceOp::Sum, DataType::F32, &mut dst, &[term, own], false);
         assert_eq!(dst, bytes(&[2.0, 8.0, 6.0]));
@@ -122,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_destination_keeps_its_place_among_the_terms() {
-        // In another order these round differently.
+        // Additions in another order round differently.
         let inputs: Vec<Vec<u8>> = (0..5u32)
             .map(|rank| {
                 let value = |i: u32| 10f32.powi((rank * 3 + i % 7) as i32 - 6) * (i as f32 + 0.1);

@@ -4,30 +4,31 @@ use std::collections::BTreeMap;
 
 use crate::Rank;
 
-/// How many ranks a group has, and which of them share a host. All ranks need the same: they choose
-/// algorithms by it.
+/// How many ranks a group has, and which of them share a host. All ranks must have the same view,
+/// because they choose algorithms by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
     ranks: u32,
     grid: Option<Grid>,
 }
 
-/// Several hosts with several ranks each, as many on each.
+/// Several hosts with the same number of ranks each, at least two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
-    /// The ranks of one host after those of another; hosts by their first ranks.
+    /// The ranks, host by host. Hosts are ordered by their first rank.
     members: Vec<Rank>,
-    /// Ranks of a host.
+    /// Number of ranks on each host.
     each: usize,
 }
 
 impl Hosts {
-    /// All ranks are on one host, or nobody knows where they are.
+    /// All ranks are on one host, or their hosts are unknown.
     pub fn one(ranks: u32) -> Hosts {
         Hosts { ranks, grid: None }
     }
 
-    /// By rank, what is equal for those that share a host: a number, a name or an address.
+    /// Takes one value per rank, in rank order. Ranks that share a host have equal values: a
+    /// number, a name or an address.
     pub fn new<H: Ord>(hosts: impl IntoIterator<Item = H>) -> Hosts {
         let mut numbers = BTreeMap::new();
         let mut members: Vec<Vec<Rank>> = Vec::new();
@@ -45,42 +46,42 @@ impl Hosts {
         Hosts { ranks, grid: is_grid.then(|| Grid { members: members.concat(), each }) }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// The hosts, if there are several with several ranks each, as many on each.
+    /// The hosts, if there are several with the same number of ranks each, at least two.
     pub(crate) fn grid(&self) -> Option<&Grid> {
         self.grid.as_ref()
     }
 }
 
 impl Grid {
-    /// How many hosts there are.
+    /// The number of hosts.
     pub(crate) fn hosts(&self) -> usize {
         self.members.len() / self.each
     }
 
-    /// Ranks of a host.
+    /// The number of ranks on each host.
     pub(crate) fn each(&self) -> usize {
         self.each
     }
 
-    /// The ranks of one host after those of another.
+    /// The ranks, host by host.
     pub(crate) fn members(&self) -> &[Rank] {
         &self.members
     }
 
-    /// The rank with this number on a host.
+    /// The rank at this index on a host.
     pub(crate) fn rank(&self, host: usize, index: usize) -> Rank {
         self.members[host * self.each + index]
     }
 
-    /// The host of a rank, and its number there.
+    /// The host of a rank, and its index there.
     ///
     /// # Panics
-    /// If it is none of the ranks.
+    /// If the rank is not in the group.
     pub(crate) fn place(&self, rank: Rank) -> (usize, usize) {
         let at = self.members.iter().position(|member| *member == rank);
         let at = at.expect("a grid has all ranks");

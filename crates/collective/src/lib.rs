@@ -1,12 +1,12 @@
 //! Collective operations over a group of ranks (`docs/collectives.md`).
 //!
 //! A [`Request`] is compiled for one rank into a [`Schedule`] of sends and folds. An [`Engine`]
-//! runs schedules: its inputs are arrived messages and finished sends, its outputs are what to send
-//! and what to fold next. A [`Group`] runs an engine over the queue pairs of a
+//! runs schedules: its inputs are arrived messages and completed sends, its outputs are what to
+//! send and what to fold next. A [`Group`] runs an engine over the queue pairs of a
 //! [`Rnic`](bowline_nic::Rnic): RC, and XP for operations with [`Bounds`].
 //!
-//! No clock, socket, thread or randomness; no `unsafe`. Ranks have the same results, bit for bit,
-//! whatever the order in which messages arrive.
+//! This crate uses no clock, socket, thread, randomness or `unsafe`. All ranks get bit-identical
+//! results, whatever the order in which messages arrive.
 
 #![forbid(unsafe_code)]
 
@@ -40,11 +40,11 @@ pub use schedule::Schedule;
 /// The number of a member of a group, from 0.
 pub type Rank = u32;
 
-/// Most ranks of a group: a rank has 16 bits of an immediate.
+/// Maximum number of ranks in a group: an immediate has 16 bits for a rank.
 pub const MAX_RANKS: u32 = 1 << 16;
 
-/// What a rank sends to all others at once, by multicast, as a peer of its own: sends and messages
-/// name it like a rank.
+/// The peer number that stands for the messages that a rank multicasts to all others. Sends and
+/// messages use it like a rank.
 pub const fn cast_of(rank: Rank, ranks: u32) -> Rank {
     ranks + rank
 }

@@ -1,4 +1,4 @@
-//! The result of an operation once more, from its inputs and from what was lost.
+//! Recomputes the result of an operation from its inputs and the reported losses.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use crate::encoding::Encoding;
 use crate::fold::{Contribution, fold, fold_partial};
 use crate::hosts::Hosts;
 
-/// The result of an allreduce by `direct` whose replicas are equal, bit for bit: from the inputs of
-/// all ranks, in order, and the reports of all. `None` if a report does not have all that is
-/// missing.
+/// Recomputes, bit for bit, the result of an allreduce by `direct` with equal replicas, from the
+/// inputs of all ranks in order and the reports of all ranks. `None` if a report does not list all
+/// missing ranges.
 ///
 /// # Panics
-/// If there is no input, or they differ in length.
+/// If there is no input, or inputs differ in length.
 pub fn replay_allreduce(
     op: ReduceOp,
     dtype: DataType,
@@ -30,11 +30,11 @@ pub fn replay_allreduce(
     Some(fold_again(op, dtype, inputs, reports))
 }
 
-/// The result of an allreduce by `two-level`, bit for bit, from the inputs of all ranks in order;
-/// `None` if hosts are not alike.
+/// Recomputes, bit for bit, the result of an allreduce by `two-level`, from the inputs of all ranks
+/// in order. `None` if hosts do not have equally many ranks.
 ///
 /// # Panics
-/// If there are not as many inputs as ranks, or they differ in length.
+/// If the number of inputs is not the number of ranks, or inputs differ in length.
 pub fn replay_two_level(
     op: ReduceOp,
     dtype: DataType,
@@ -56,7 +56,7 @@ pub fn replay_two_level(
     Some(result)
 }
 
-/// The result of an allreduce of tensors that were encoded.
+/// Recomputes the result of an allreduce of encoded tensors.
 fn replay_encoded(
     op: ReduceOp,
     encoding: Encoding,
@@ -79,7 +79,8 @@ fn replay_encoded(
 }
 
 fn fold_again(op: ReduceOp, dtype: DataType, inputs: &[&[u8]], reports: &[Report]) -> Vec<u8> {
-    // Each rank reduces another part of the output, so that what is missing does not overlap.
+    // Each rank reduces a different part of the output, so missing ranges of different reports do
+    // not overlap.
     let missing = |rank: usize| -> Vec<Range<u32>> {
         let of_rank = reports.iter().flat_map(|report| &report.missing);
         let of_rank = of_rank.filter(|missing| missing.rank as usize == rank);

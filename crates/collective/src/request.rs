@@ -9,7 +9,7 @@ use crate::hosts::Hosts;
 use crate::schedule::{Schedule, ScheduleOf};
 use crate::{MAX_RANKS, Rank};
 
-/// A collective operation. Counts are in elements; blocks of ranks lie one after the other.
+/// A collective operation. Counts are in elements. The blocks of the ranks lie one after another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// All ranks get the reduction of all inputs.
@@ -32,61 +32,61 @@ pub enum Operation {
         /// Elements of a block.
         count: usize,
     },
-    /// Rank r gets the r-th block of all ranks, which have lengths of their own.
+    /// Like [`Operation::AllToAll`], but blocks differ in length.
     AllToAllV {
-        /// Elements for each rank, in the input.
+        /// Number of elements in the input for each rank.
         send: Vec<usize>,
-        /// Elements from each rank, in the output.
+        /// Number of elements in the output from each rank.
         recv: Vec<usize>,
     },
     /// All ranks get what the root has.
     Broadcast {
-        /// Elements.
+        /// Number of elements.
         count: usize,
-        /// Who has them.
+        /// The rank that has them.
         root: Rank,
     },
     /// The root gets the reduction of all inputs.
     Reduce {
         /// Elements of each rank.
         count: usize,
-        /// Who gets it.
+        /// The rank that gets the result.
         root: Rank,
     },
     /// The root gets the blocks of all ranks.
     Gather {
         /// Elements of a block.
         count: usize,
-        /// Who gets them.
+        /// The rank that gets them.
         root: Rank,
     },
     /// Rank r gets the r-th block of the root.
     Scatter {
         /// Elements of a block.
         count: usize,
-        /// Who has them.
+        /// The rank that has them.
         root: Rank,
     },
-    /// No rank goes on before all have come here.
+    /// No rank continues until all ranks have arrived.
     Barrier,
-    /// Elements to one rank, which receives them.
+    /// Sends elements to one rank, which calls `Recv`.
     Send {
-        /// Elements.
+        /// Number of elements.
         count: usize,
-        /// To whom.
+        /// The receiver.
         to: Rank,
     },
-    /// Elements from one rank, which sends them.
+    /// Receives elements from one rank, which calls `Send`.
     Recv {
-        /// Elements.
+        /// Number of elements.
         count: usize,
-        /// From whom.
+        /// The sender.
         from: Rank,
     },
 }
 
 impl Operation {
-    /// As people write it.
+    /// The name, as in commands and errors.
     pub fn name(&self) -> &'static str {
         match self {
             Operation::Allreduce { .. } => "allreduce",
@@ -115,7 +115,7 @@ impl Operation {
         }
     }
 
-    /// Elements that a rank gives and gets, out of place.
+    /// The numbers of elements in a rank's input and output, out of place.
     fn counts(&self, rank: Rank, ranks: u32) -> Option<(usize, usize)> {
         let all = |count: usize| count.checked_mul(ranks as usize);
         let sum = |counts: &[usize]| counts.iter().try_fold(0usize, |sum, n| sum.checked_add(*n));
@@ -137,48 +137,49 @@ impl Operation {
     }
 }
 
-/// An operation with all that ranks must agree on, and where this rank wants its result.
+/// An operation with everything that ranks must agree on, and where this rank wants its result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What to do.
     pub operation: Operation,
-    /// What the elements are.
+    /// The type of the elements.
     pub dtype: DataType,
-    /// How they are combined, if they are.
+    /// How elements are combined, if the operation reduces.
     pub op: ReduceOp,
-    /// How it is done.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// The input is where the output goes: one buffer, as long as the longer of both. The block of
-    /// this rank, where there is one, has its place among the others. Ranks may differ in this.
+    /// The operation works in place: input and output share one buffer, as long as the longer of
+    /// the two. If this rank has a block of its own, it lies in its place among the others. Ranks
+    /// may differ in this.
     pub in_place: bool,
-    /// What is reduced travels encoded, so that a lost packet costs all elements a little: see
-    /// [`Encoding`]. Only `direct` does so, for sums and averages of long tensors.
+    /// Data to be reduced is sent encoded, so that a lost packet slightly degrades all elements:
+    /// see [`Encoding`]. Only `direct` supports this, for sums and averages of long tensors.
     pub recovery: bool,
 }
 
-/// A request that cannot be.
+/// Why a request is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
     /// A rank outside the group.
     #[error("rank {rank} is not in the group: its {ranks} ranks are 0 to {}", ranks - 1)]
     Rank {
-        /// The rank.
+        /// The invalid rank.
         rank: Rank,
         /// Ranks of the group.
         ranks: u32,
     },
-    /// A message to itself.
+    /// A rank that sends to or receives from itself.
     #[error("a rank cannot send to or receive from itself (rank {0}): copy the bytes")]
     Itself(Rank),
-    /// Not one count per rank.
+    /// The number of counts is not the number of ranks.
     #[error("all-to-all has {counts} counts for {ranks} ranks: give one for each rank")]
     Counts {
-        /// How many counts.
+        /// The number of counts given.
         counts: usize,
         /// Ranks of the group.
         ranks: u32,
     },
-    /// What a rank sends to itself is not what it receives from itself.
+    /// The count that a rank sends to itself differs from the count that it receives from itself.
     #[error("all-to-all sends {send} elements to itself and receives {recv} from itself")]
     OwnCounts {
         /// Elements to itself.
@@ -186,13 +187,13 @@ pub enum InvalidRequest {
         /// Elements from itself.
         recv: usize,
     },
-    /// More bytes than can be addressed.
+    /// The buffers would be larger than can be addressed.
     #[error("the buffers of this operation would have more than 2^47 bytes")]
     TooLong,
     /// A group without ranks, or with too many.
     #[error("a group of {0} ranks: it has 1 to {MAX_RANKS}")]
     Ranks(u32),
-    /// Bounds on what cannot have them.
+    /// Bounds for an operation or algorithm that does not support them.
     #[error(
         "{operation} cannot have a deadline or loss by algorithm `{algorithm}`: \
          take direct or exchange, or no bounds"
@@ -200,23 +201,23 @@ pub enum InvalidRequest {
     Unbounded {
         /// The operation.
         operation: &'static str,
-        /// How it would be done.
+        /// The algorithm.
         algorithm: Algorithm,
     },
-    /// Two levels where hosts are not alike.
+    /// The algorithm `two-level`, but hosts do not have equally many ranks.
     #[error(
         "algorithm `two-level` needs several hosts with several ranks each, as many on each: \
          take auto"
     )]
     Hosts,
-    /// An algorithm that the operation does not have.
+    /// An algorithm that the operation does not support.
     #[error("{operation} has no algorithm `{algorithm}`: take one of {known}")]
     Algorithm {
         /// The operation.
         operation: &'static str,
-        /// What was asked for.
+        /// The requested algorithm.
         algorithm: Algorithm,
-        /// What there is.
+        /// The supported ones.
         known: String,
     },
 }
@@ -224,8 +225,8 @@ pub enum InvalidRequest {
 const MAX_BYTES: usize = 1 << 47;
 
 impl Request {
-    /// An operation on `f32`, summed where there is something to sum, out of place, by the
-    /// algorithm that suits.
+    /// A request on `f32` elements, with sum as the reduction, out of place, with the algorithm
+    /// chosen automatically.
     pub fn new(operation: Operation) -> Request {
         Request {
             operation,
@@ -237,7 +238,7 @@ impl Request {
         }
     }
 
-    /// Bytes of the input and of the output of a rank. In place there is no input.
+    /// The lengths of a rank's input and output in bytes. An in-place operation has no input.
     pub fn bytes(&self, rank: Rank, ranks: u32) -> Result<(usize, usize), InvalidRequest> {
         let (input, output) = self.operation.counts(rank, ranks).ok_or(InvalidRequest::TooLong)?;
         let bytes = |count: usize| count.checked_mul(self.dtype.size()).filter(|n| *n <= MAX_BYTES);
@@ -246,7 +247,8 @@ impl Request {
         Ok(if self.in_place { (0, input.max(output)) } else { (input, output) })
     }
 
-    /// What a rank of a group has to do, in messages of at most `chunk_bytes`, a multiple of 8.
+    /// Compiles the schedule of a rank in a group. Messages have at most `chunk_bytes`, a multiple
+    /// of 8.
     pub fn compile(
         &self,
         rank: Rank,
@@ -269,11 +271,11 @@ impl Request {
         }))
     }
 
-    /// The algorithm that the ranks of a group take.
+    /// The algorithm that the ranks of a group use.
     pub fn algorithm_for(&self, hosts: &Hosts) -> Result<Algorithm, InvalidRequest> {
         let known = algorithm::known(&self.operation);
         match self.algorithm {
-            // What is encoded goes as it did before ranks had hosts: only `direct` encodes.
+            // Choose as if all ranks were on one host: only `direct` encodes.
             Algorithm::Auto if self.recovery => {
                 let alike = Hosts::one(hosts.ranks());
                 Ok(algorithm::choose(&self.operation, self.dtype.size(), &alike))
@@ -291,12 +293,13 @@ impl Request {
         }
     }
 
-    /// The same request by an algorithm that suits bounds: unless everything arrives, every message
-    /// goes straight to where it is needed, and where bytes may be lost none of them is a replica
-    /// by itself.
+    /// The same request with an algorithm that supports these bounds. Unless everything arrives,
+    /// every message goes straight to the rank that needs it. Where bytes may be lost, no message
+    /// is itself a replica of the result.
     pub fn with_bounds(&self, bounds: &Bounds, hosts: &Hosts) -> Result<Request, InvalidRequest> {
         let is_exact = bounds.max_loss_ppm == 0;
-        // A sum of sums may not lack anything: nobody could say of whom.
+        // A partial sum must be complete: if bytes of it were lost, nobody could tell whose they
+        // were.
         let may_be_sums = is_exact && bounds.deadline == Deadline::Never && !bounds.recovery;
         let algorithm = match (self.algorithm, self.algorithm_for(hosts)?) {
             (Algorithm::Auto, Algorithm::Exchange) if is_exact => Algorithm::Exchange,
@@ -320,7 +323,7 @@ impl Request {
         }
     }
 
-    /// How what may be lost is encoded, if it is.
+    /// How data that may be lost is encoded, if at all.
     pub(crate) fn encoding(
         &self,
         algorithm: Algorithm,
@@ -368,14 +371,14 @@ impl Request {
         self.bytes(rank, ranks).map(drop)
     }
 
-    /// A number that ranks share which ask for the same: they all know what it is made of.
+    /// A hash that is equal on ranks with the same request. It covers only what all ranks know.
     fn fingerprint(&self, algorithm: Algorithm, hosts: &Hosts) -> u64 {
         let (kind, count, root) = match self.operation {
             Operation::Allreduce { count } => (0, count, 0),
             Operation::ReduceScatter { count } => (1, count, 0),
             Operation::Allgather { count } => (2, count, 0),
             Operation::AllToAll { count } => (3, count, 0),
-            // Counts differ by rank.
+            // The counts differ between ranks.
             Operation::AllToAllV { .. } => (4, 0, 0),
             Operation::Broadcast { count, root } => (5, count, root),
             Operation::Reduce { count, root } => (6, count, root),
@@ -385,14 +388,14 @@ impl Request {
             Operation::Send { count, .. } | Operation::Recv { count, .. } => (10, count, 0),
         };
         let how = [self.dtype as u64, self.op as u64, algorithm as u64, self.recovery.into()];
-        // Ranks that take each other to be elsewhere would send other bytes.
+        // Ranks that disagree about hosts would send different bytes.
         let places = hosts.grid().filter(|_| algorithm == Algorithm::TwoLevel);
         let places = places.into_iter().flat_map(|grid| {
             let members = grid.members().iter().map(|rank| u64::from(*rank));
             [grid.each() as u64].into_iter().chain(members)
         });
         let parts = [kind, count as u64, root.into()].into_iter().chain(how).chain(places);
-        // FNV-1a over words, and a last mix.
+        // FNV-1a over words, with a final mix.
         let mixed = parts.fold(0xcbf2_9ce4_8422_2325_u64, |hash, part| {
             (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
         });

@@ -1,40 +1,41 @@
-//! How long an operation may take, learnt from those before it (OptiNIC, section 3.1.2).
+//! How long an operation may take, learned from earlier ones (OptiNIC, section 3.1.2).
 //!
-//! After each operation every rank tells how long all of its bytes would have taken: the time that
-//! passed, by the share that arrived. The next timeout is the median over ranks, smoothed.
+//! After each operation every rank reports how long all of its bytes would have taken: the elapsed
+//! time divided by the share of bytes that arrived. The next timeout is the median over all ranks,
+//! smoothed.
 
 use std::collections::BTreeMap;
 
 use crate::Rank;
 
-/// How much of the difference to the last median is taken.
+/// Weight of the newest median in the smoothed time.
 const ALPHA: f64 = 0.2;
-/// What is added to a measured time: so much of it, and a little.
+/// The margin added to a measured time: this fraction of it, plus a constant.
 const GAMMA: f64 = 0.25;
 const DELTA_NS: f64 = 50_000.0;
 
-/// How a timeout follows from measured times.
+/// How a timeout is derived from measured times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// The smoothed median with a margin, always.
+    /// The smoothed median plus a margin, every time.
     #[default]
     Margin,
-    /// As the paper has it: the margin is for the first timeout alone. It converges to the median,
-    /// so that half of all operations time out.
+    /// As in the paper: only the first timeout has a margin. The timeout converges to the median,
+    /// so half of all operations time out.
     Paper,
 }
 
 /// The timeout of one kind of operation.
 #[derive(Clone, Debug, Default)]
 pub struct Estimator {
-    /// The smoothed time; with [`Rule::Paper`] it is the timeout.
+    /// The smoothed time. With [`Rule::Paper`] it is also the timeout.
     smoothed_ns: Option<f64>,
-    /// The latest of each rank.
+    /// The latest time reported by each rank.
     proposals: BTreeMap<Rank, u64>,
 }
 
 impl Estimator {
-    /// How long all bytes of an operation would have taken a rank.
+    /// How long a rank would have taken to receive all bytes of an operation.
     pub fn proposal(elapsed_ns: u64, arrived_bytes: u64, expected_bytes: u64) -> u64 {
         if arrived_bytes == 0 {
             return elapsed_ns;
@@ -43,12 +44,12 @@ impl Estimator {
         u64::try_from(whole).unwrap_or(u64::MAX)
     }
 
-    /// A rank has told its time.
+    /// Takes a rank's reported time.
     pub fn hear(&mut self, rank: Rank, proposal_ns: u64) {
         self.proposals.insert(rank, proposal_ns);
     }
 
-    /// The timeout of the next operation; `None` for the first, which is measured.
+    /// The timeout of the next operation. `None` for the first one, which is only measured.
     pub fn next_ns(&mut self, rule: Rule) -> Option<u64> {
         let mut times: Vec<u64> = self.proposals.values().copied().collect();
         times.sort_unstable();
@@ -69,14 +70,14 @@ impl Estimator {
     }
 }
 
-/// A time in 16 bits, rounded down to 12 significant ones; 2 µs at least, 2 hours at most.
+/// Encodes a time in 16 bits, rounded down to 12 significant bits; at least 2 µs, at most 2 hours.
 pub(crate) fn to_bits(ns: u64) -> u16 {
     let ns = ns.clamp(1 << 11, (1 << 43) - 1);
     let exponent = ns.ilog2() - 11;
     (exponent << 11) as u16 | (ns >> exponent) as u16 & 0x7ff
 }
 
-/// The reverse.
+/// Decodes what [`to_bits`] encoded.
 pub(crate) fn from_bits(bits: u16) -> u64 {
     u64::from(bits & 0x7ff | 0x800) << (bits >> 11)
 }
@@ -90,8 +91,8 @@ mod tests {
     const RANKS: u32 = 8;
     const BYTES: u64 = 1 << 20;
 
-    /// How often a rule times out, and what it loses: data of each rank arrives evenly over 10 ms,
-    /// more or less, and 1 % of ranks take three times as long.
+    /// How often a rule times out, and what share of the data it loses. Each rank's data arrives
+    /// evenly over about 10 ms, and 1 % of ranks take three times as long.
     fn simulate(rule: Rule, jitter: f64) -> (f64, f64) {
         let mut rng = ChaCha8Rng::seed_from_u64(5);
         let mut estimator = Estimator::default();
@@ -99,7 +100,7 @@ mod tests {
         for turn in 0..3_000 {
             let limit = estimator.next_ns(rule).unwrap_or(u64::MAX);
             for rank in 0..RANKS {
-                // The sum of twelve is nearly normal.
+                // The sum of twelve uniform numbers is nearly normal.
                 let normal = (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0;
                 let straggles = if rng.random::<f64>() < 0.01 { 3.0 } else { 1.0 };
                 let takes = (10e6 * (normal * jitter).exp() * straggles) as u64;

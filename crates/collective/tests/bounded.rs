@@ -1,5 +1,5 @@
-//! Operations with bounds over connections that lose packets: exact where that is promised, never
-//! more lost than is allowed, and the same on all ranks.
+//! Operations with bounds over lossy connections: exact where that is guaranteed, never more lost
+//! than allowed, and the same result on all ranks.
 
 mod router;
 
@@ -47,7 +47,7 @@ fn operation(rng: &mut ChaCha8Rng, ranks: u32) -> Operation {
     }
 }
 
-/// Runs requests one after the other at all ranks, and gives all outputs.
+/// Runs requests one after another on all ranks and returns all outputs.
 fn run(
     shape: Shape,
     loss: f64,
@@ -96,14 +96,14 @@ fn without_loss_allowed_results_equal_those_over_rc() {
             .collect();
         let plain = run(shape, 0.0, &requests, &inputs, None);
         let loss = [0.0, 0.01, 0.3, 0.9][rng.random_range(0..4)];
-        // A deadline does not matter when nothing may be lost.
+        // A deadline makes no difference if nothing may be lost.
         let deadline = if rng.random() { bounds(1, 0.0) } else { Bounds::EXACT };
         let bounded = run(shape, loss, &requests, &inputs, Some(deadline));
         assert!(plain == bounded, "seed {seed}: {requests:?}");
     }
 }
 
-/// What an allreduce of several ranks came to.
+/// The outcome of an allreduce on several ranks.
 struct Outcome {
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
@@ -159,7 +159,7 @@ fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
             let pause_ns = [0, 10_000][rng.random_range(0..2)];
             let got = allreduce(&mut world, &mut rng, &request, count, bounds, pause_ns);
             for report in &got.reports {
-                // Of direct, half of what comes are results, which are never lost.
+                // With direct, half of the incoming bytes are results, which are never lost.
                 let may_be_lost = report.expected_bytes;
                 assert!(
                     report.missing_bytes <= bounds.allowed(may_be_lost),
@@ -181,7 +181,8 @@ fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
 
 #[test]
 fn the_promise_is_about_what_may_be_lost() {
-    // With everything lost, two ranks of direct: each gets one block to reduce, and one result.
+    // Everything is lost, with two ranks and direct: each receives one block to reduce, and one
+    // result.
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for (max_loss, allowed) in [(0.5, 512), (0.25, 256), (1.0, 1024)] {
         let shape = Shape { ranks: 2, chunk_bytes: 256, slots: 2, inline_bytes: 0, seed: 1 };
@@ -217,7 +218,7 @@ fn ranks_may_lose_different_parts_if_they_are_told_that_they_may() {
     assert!(differ > 10, "{differ}");
 }
 
-/// A rank that comes late finds that the others have gone on.
+/// When a rank is late, the others continue without it.
 #[test]
 fn a_late_rank_does_not_hold_up_the_others_if_its_loss_is_affordable() {
     for (seed, count) in [(1, 40), (2, 400), (3, 3000)] {
@@ -232,8 +233,8 @@ fn a_late_rank_does_not_hold_up_the_others_if_its_loss_is_affordable() {
                 world.submit_with(rank, &request, inputs[rank as usize].clone(), Some(bounds))
             };
             let early: Vec<_> = (0..3).map(|rank| submit(&mut world, rank)).collect();
-            // Only what the late rank holds in its slots is out of the others' hands: they wait for
-            // it to settle that, and nothing else.
+            // The others depend on the late rank only for the messages in its slots: they wait for
+            // it to settle those, and for nothing else.
             world.run_for(3000);
             world.pass(6_000);
             world.run_for(3000);
@@ -297,7 +298,7 @@ fn ranks_learn_how_long_operations_take() {
         World::new(Shape { ranks: 3, chunk_bytes: 64, slots: 2, inline_bytes: 0, seed: 4 });
     for rule in [Rule::Margin, Rule::Paper] {
         let bounds = Bounds::new(Deadline::Adaptive(rule), 0.1).unwrap();
-        // Each rule has a size of its own to learn about.
+        // Use a separate size for each rule, so that each learns its own times.
         let count = if rule == Rule::Margin { 300 } else { 200 };
         let operation = Operation::Allreduce { count };
         let request = Request { algorithm: Algorithm::Direct, ..Request::new(operation) };

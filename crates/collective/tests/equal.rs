@@ -1,4 +1,4 @@
-//! Every collective, by every algorithm, equals a plain reference.
+//! Every collective, by every algorithm, equals a simple reference.
 
 mod router;
 
@@ -8,13 +8,13 @@ use rand_chacha::ChaCha8Rng;
 use router::values::{bytes, reduced, value};
 use router::{Shape, World};
 
-/// What a rank puts in and must get out, as element values; out of place.
+/// The input and the expected output of each rank, as element values; out of place.
 struct Case {
     inputs: Vec<Vec<i64>>,
     outputs: Vec<Vec<i64>>,
 }
 
-/// The plain reference.
+/// The simple reference.
 fn case(operation: &Operation, op: ReduceOp, ranks: u32) -> Case {
     let of = |rank: Rank, range: std::ops::Range<usize>| -> Vec<i64> {
         range.map(|i| value(op, ranks, rank, i)).collect()
@@ -60,7 +60,7 @@ fn case(operation: &Operation, op: ReduceOp, ranks: u32) -> Case {
     Case { inputs, outputs }
 }
 
-/// What the one buffer of a rank holds in place, and which part of it is the result.
+/// The initial content of a rank's single buffer in place, and which part of it becomes the result.
 fn in_place(operation: &Operation, rank: Rank, case: &Case) -> (Vec<i64>, std::ops::Range<usize>) {
     let (input, output) = (&case.inputs[rank as usize], &case.outputs[rank as usize]);
     let block = |count: usize| rank as usize * count..(rank as usize + 1) * count;
@@ -93,7 +93,7 @@ fn check(request: &Request, shape: Shape) {
         };
         let input = bytes(request.dtype, values.into_iter());
         ops.push(world.submit(rank, request, input));
-        // Ranks do not come at the same time.
+        // Ranks do not start at the same time.
         world.run_for(rank as usize % 3);
     }
     world.finish();
@@ -130,7 +130,7 @@ fn operation(kind: usize, count: usize, root: Rank) -> Operation {
     }
 }
 
-/// All algorithms that an operation has.
+/// All algorithms that an operation supports.
 fn algorithms(operation: &Operation) -> Vec<Algorithm> {
     let has = |algorithm: &Algorithm| {
         Request { algorithm: *algorithm, ..Request::new(operation.clone()) }
@@ -213,7 +213,7 @@ fn counts_of_all_to_all_differ_by_pair() {
     }
 }
 
-/// In these the order of additions is that of ranks, so that any floats give the same bits.
+/// These add in rank order, so any floats give the same bits as the reference.
 #[test]
 fn exchange_and_direct_reduce_in_rank_order() {
     let mut rng = ChaCha8Rng::seed_from_u64(4);
@@ -247,7 +247,7 @@ fn exchange_and_direct_reduce_in_rank_order() {
     }
 }
 
-/// In the others it depends on the block, but all ranks get the same bits.
+/// In the others the order depends on the block, but all ranks get the same bits.
 #[test]
 fn all_ranks_get_the_same_bits() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
@@ -329,8 +329,8 @@ fn a_barrier_waits_for_all() {
     }
 }
 
-/// Both send first: more than slots hold, so that one would wait for the other for ever if a send
-/// had to end before a receive begins.
+/// Both ranks send first, and more than the slots hold. They would deadlock if a send had to
+/// complete before a receive starts.
 #[test]
 fn two_ranks_may_both_send_first() {
     let shape = Shape { ranks: 3, chunk_bytes: 64, slots: 2, inline_bytes: 0, seed: 8 };
@@ -344,7 +344,7 @@ fn two_ranks_may_both_send_first() {
         let recv = Request::new(Operation::Recv { count, from: other });
         received.push((rank, other, world.submit(rank, &recv, Vec::new())));
     }
-    // The third rank has not counted them, and a collective of all still matches.
+    // The third rank has not counted them, and a collective of all ranks still matches.
     let all = Request::new(Operation::Allgather { count: 3 });
     let gathered: Vec<_> = (0..3)
         .map(|rank| world.submit(rank, &all, bytes(DataType::F32, values(rank).take(3))))

@@ -1,4 +1,4 @@
-//! Ranks that die, leave, lag or lie: all others end, and know who it was.
+//! Ranks that die, leave, lag or lie: all other ranks end and know which rank it was.
 
 mod router;
 
@@ -61,7 +61,7 @@ fn a_rank_that_dies_is_named_by_all_others() {
     assert!(failed > 300, "most runs end early: {failed}");
 }
 
-/// A multicast group does not say who does not acknowledge: connections to single ranks do.
+/// A multicast group does not show which rank fails to acknowledge; connections to single ranks do.
 #[test]
 fn a_rank_that_dies_in_a_multicast_is_named_by_all_others() {
     let mut failed = 0;
@@ -121,7 +121,7 @@ fn the_root_of_a_multicast_may_leave_when_it_is_done_and_so_may_others() {
     }
 }
 
-/// A rank that only waits has nothing on its way that could fail.
+/// A rank that only waits has nothing in flight that could fail.
 #[test]
 fn a_rank_that_only_waits_finds_out_too() {
     let mut world = World::new(shape(2, 1));
@@ -204,7 +204,7 @@ fn whole(imm: u32, len: u32) -> Arrival {
     Arrival { imm: Some(imm), len: Some(len), missing: Vec::new() }
 }
 
-/// Whatever a peer sends, the engine ends in order and holds no more than its slots.
+/// Whatever a peer sends, the engine ends in an orderly way and holds no more than its slots.
 #[test]
 fn garbage_is_an_error_and_no_more() {
     for seed in 0..2000 {
@@ -226,7 +226,7 @@ fn garbage_is_an_error_and_no_more() {
         engine.submit(Time::ZERO, schedule, bounds);
         for _ in 0..40 {
             let from = rng.random_range(1..3);
-            // Near zero in both halves there is more that makes sense.
+            // Values near zero in both halves are more often meaningful.
             let small = rng.random::<u32>() & 0x0001_0007;
             let uppers =
                 [0, 0xfc00, 0xfd00, 0xfe00, 0xfe01, 0xfe02, 0xfe03, 0xfe04, 0xff00, 0xffff];

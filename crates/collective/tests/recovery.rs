@@ -1,4 +1,5 @@
-//! Operations whose tensors travel encoded: right without loss, and with loss the damage is spread.
+//! Operations whose tensors are sent encoded: correct without loss, and with loss the damage is
+//! spread.
 
 mod router;
 
@@ -15,7 +16,7 @@ use router::{Shape, World};
 
 const RANKS: u32 = 3;
 
-/// What came of an operation at all ranks.
+/// The outcome of an operation on all ranks.
 struct Outcome {
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
@@ -26,7 +27,7 @@ fn numbers(rng: &mut ChaCha8Rng, count: usize) -> Vec<u8> {
     (0..count).flat_map(|_| rng.random_range(0.5f32..1.5).to_ne_bytes()).collect()
 }
 
-/// Runs a request whose deadline passes while much of it is on its way, if there are losses.
+/// Runs a request. If there are losses, its deadline passes while much of it is in flight.
 fn run(request: &Request, loss: f64, seed: u64) -> Outcome {
     let shape = Shape { ranks: RANKS, chunk_bytes: 8192, slots: 2, inline_bytes: 0, seed };
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -59,7 +60,7 @@ fn request(operation: Operation, recovery: bool) -> Request {
 
 #[test]
 fn without_loss_results_are_those_of_plain_tensors() {
-    // Whole groups, and rests of all kinds.
+    // Whole groups, and remainders of all kinds.
     for (seed, count) in [16_384, 20_000, 33_333, 65_536].into_iter().enumerate() {
         for (operation, in_place) in [
             (Operation::Allreduce { count }, false),
@@ -110,7 +111,7 @@ fn an_encoded_operation_that_loses_can_be_replayed() {
 
 #[test]
 fn what_is_lost_is_spread() {
-    // The same packets of one rank are lost, with and without a transform.
+    // The same packets of one rank are lost with and without the transform.
     let (count, packet, chunk) = (1 << 18, 1024, 128 << 10);
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let inputs: Vec<_> = (0..2).map(|_| numbers(&mut rng, count)).collect();

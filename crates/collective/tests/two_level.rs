@@ -1,5 +1,6 @@
-//! Allreduce where hosts reduce before they talk to each other: equal to a plain reference wherever
-//! ranks are, in few bytes between hosts, and refused where hosts are not alike.
+//! Allreduce where hosts reduce locally before they talk to each other. It equals a simple
+//! reference wherever ranks are placed, sends few bytes between hosts, and is refused if hosts do
+//! not have equally many ranks.
 
 mod router;
 
@@ -17,7 +18,7 @@ use router::{Shape, World};
 
 const SHAPES: [(u32, u32); 6] = [(2, 2), (2, 3), (3, 2), (3, 3), (2, 5), (4, 4)];
 
-/// The host of each rank: one host after the other, by turns, or anyhow.
+/// The host of each rank: host by host, alternating, or random.
 fn draw_places(rng: &mut ChaCha8Rng, (hosts, each): (u32, u32)) -> Vec<u32> {
     let mut places: Vec<u32> = (0..hosts * each).map(|rank| rank / each).collect();
     match rng.random_range(0..3) {
@@ -33,7 +34,7 @@ fn request(count: usize) -> Request {
     Request { algorithm, ..Request::new(Operation::Allreduce { count }) }
 }
 
-/// What all ranks get, if all succeed.
+/// The outputs of all ranks, if all succeed.
 fn outputs(
     shape: Shape,
     hosts: &Hosts,
@@ -46,7 +47,7 @@ fn outputs(
     let bounds = over_xp.map(|_| Bounds::EXACT);
     let submit = |(rank, input): (u32, &Vec<u8>)| {
         let op = world.submit_with(rank, request, input.clone(), bounds);
-        // Ranks do not come at the same time.
+        // Ranks do not start at the same time.
         world.run_for(rank as usize % 3);
         op
     };
@@ -90,7 +91,7 @@ fn every_type_and_operator_wherever_ranks_are() {
     }
 }
 
-/// Ranks of a host in order, then hosts in the order of their first ranks.
+/// Adds the ranks of a host in order, then the hosts in the order of their first ranks.
 #[test]
 fn additions_have_an_order_that_timing_does_not_change() {
     let mut rng = ChaCha8Rng::seed_from_u64(2);

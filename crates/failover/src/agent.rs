@@ -1,4 +1,4 @@
-//! The agent: who has connections, messages for them, and time.
+//! The agent: connections, the messages about them, and timers.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -16,23 +16,23 @@ use crate::probe::Probes;
 use crate::rail::{Rail, Rails, on};
 use crate::report::{Cause, Report};
 
-/// A connection of an agent's. An identifier is not used twice, so one of a connection that was
-/// removed names nothing.
+/// A connection of an agent. Identifiers are not reused, so the identifier of a removed connection
+/// stays invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
-/// Looks after the connections of a process that may move between two NICs.
+/// Manages the connections of a process that can move between two NICs.
 ///
 /// # Driving it
 /// Its owner calls [`handle`](Agent::handle) when one of [`control_cqs`](Agent::control_cqs) has
-/// completions (it arms them itself) and when [`deadline`](Agent::deadline) has come;
+/// completions (the agent arms them itself) and when [`deadline`](Agent::deadline) has passed;
 /// [`path_failed`](Agent::path_failed) for each [`Event::PathFailed`](bowline_nic::Event); and
 /// [`port_changed`](Agent::port_changed) when the link of a NIC's port goes down or up. `now` comes
-/// from one monotonic clock, which need not be that of the NICs.
+/// from one monotonic clock, which may differ from that of the NICs.
 ///
-/// Whatever datagrams contain, an agent does not panic, holds no more than its connections, and
-/// moves none of them unless the datagram has the token that only the peer could have read in the
-/// store.
+/// Whatever datagrams contain, an agent does not panic and holds no more than its connections. It
+/// moves a connection only if the datagram has the token, which only the peer could have read in
+/// the store.
 pub struct Agent {
     pub(crate) config: Config,
     pub(crate) controls: [Control; 2],
@@ -47,11 +47,11 @@ pub struct Agent {
     inbox: Vec<Message>,
 }
 
-/// Reports kept for one who never asks.
+/// Maximum number of reports kept for an owner that never polls them.
 const MAX_REPORTS: usize = 4096;
 
 impl Agent {
-    /// An agent on two NICs, on each of which it makes a queue pair of its own.
+    /// An agent on two NICs. It creates its own queue pair on each.
     pub fn new(config: Config, rails: &mut dyn Rails) -> Result<Agent, ControlError> {
         let qkey = config.qkey;
         let mut open = |rail| {
@@ -81,12 +81,12 @@ impl Agent {
         })
     }
 
-    /// The completion queues that its datagrams arrive at.
+    /// The completion queues for its datagrams.
     pub fn control_cqs(&self) -> [CqId; 2] {
         [self.controls[0].cq, self.controls[1].cq]
     }
 
-    /// Looks after a connection: its QP on the default NIC, and its spare on the other.
+    /// Manages a connection: its QP on the default NIC, and its spare on the other.
     pub fn add(&mut self, qpns: [Qpn; 2], token: u128) -> ConnectionId {
         let id = ConnectionId(self.next);
         self.next += 1;
@@ -97,7 +97,7 @@ impl Agent {
         id
     }
 
-    /// What the peer needs to know of a connection.
+    /// What the peer needs to know about a connection.
     pub fn entry(&self, connection: ConnectionId) -> Option<Entry> {
         let connection = self.connections.get(&connection)?;
         let [first, second] = &self.controls;
@@ -111,16 +111,16 @@ impl Agent {
         })
     }
 
-    /// For a connection whose peer's memory has other keys on its second NIC: the address of the
-    /// first, and the QPs here.
+    /// For a connection to a peer whose memory has different keys on its second NIC: the address of
+    /// the peer's first NIC, and the QPs here.
     pub fn peer_keys(&self, connection: ConnectionId) -> Option<(IpAddr, [Qpn; 2])> {
         let connection = self.connections.get(&connection)?;
         let peer = connection.peer.filter(|peer| peer.keys_differ)?;
         Some((peer.addrs[0], connection.qpns))
     }
 
-    /// Takes what is known of a connection's peer: from now on it can move. The QP must be
-    /// connected. An entry that differs from one before replaces it.
+    /// Takes the peer's entry for a connection, which can move from now on. The QP must be
+    /// connected. An entry that differs from an earlier one replaces it.
     pub fn connect(
         &mut self,
         rails: &mut dyn Rails,
@@ -144,8 +144,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Looks after a connection no more, and brings it home if it is away, its sends withheld: for
-    /// one that is about to be reset or destroyed.
+    /// Stops managing a connection that is about to be reset or destroyed. If it is on the backup
+    /// rail, it is moved back, with its sends withheld.
     pub fn remove(&mut self, rails: &mut dyn Rails, connection: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             self.moves += u64::from(connection.bring_home(rails));
@@ -162,7 +162,7 @@ impl Agent {
     pub fn path_failed(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, qpn: Qpn) {
         let Some(id) = self.by_qpn.get(&(rail, qpn)).copied() else { return };
         let Some(connection) = self.connections.get(&id) else { return };
-        // News that is old: the connection was made anew, or moved, since.
+        // This event may be outdated: since then the connection has been reconnected, or has moved.
         let held = on(rails, rail, |nic, _| nic.is_held(qpn)) == Some(true);
         if connection.home != rail || !held {
             return;
@@ -198,7 +198,7 @@ impl Agent {
         }
     }
 
-    /// Takes messages, and does what time has made due.
+    /// Handles received messages and timers that are due.
     pub fn handle(&mut self, now: Time, rails: &mut dyn Rails) {
         for rail in Rail::ALL {
             let mut inbox = core::mem::take(&mut self.inbox);
@@ -247,7 +247,7 @@ impl Agent {
         }
     }
 
-    /// Says something to the agent of a connection's peer, over a rail.
+    /// Sends a message to the agent of a connection's peer, over a rail.
     pub(crate) fn say(
         &self,
         rails: &mut dyn Rails,
@@ -273,33 +273,33 @@ impl Agent {
         on(rails, rail, |nic, now| control.send(nic, now, to, peer.qkey, &message));
     }
 
-    /// When to call [`Agent::handle`], if nothing arrives before.
+    /// When to call [`Agent::handle`], unless something arrives earlier.
     pub fn deadline(&self) -> Option<Time> {
         let connections = self.connections.values().filter_map(Connection::deadline).min();
         connections.into_iter().chain(self.probes.deadline()).min()
     }
 
-    /// Connections that are on the backup rail now.
+    /// Number of connections that are on the backup rail now.
     pub fn away(&self) -> usize {
         self.connections.values().filter(|connection| connection.home == Rail::Backup).count()
     }
 
-    /// How often a connection has been put into a QP, on either rail.
+    /// How often a connection has been attached to a QP, on either rail.
     pub fn moves(&self) -> u64 {
         self.moves
     }
 
-    /// What it has done.
+    /// Counters of what it has done.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Where a connection is.
+    /// The rail that a connection is on.
     pub fn home(&self, connection: ConnectionId) -> Option<Rail> {
         Some(self.connections.get(&connection)?.home)
     }
 
-    /// What happened next.
+    /// The next report.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.reports.pop_front()
     }

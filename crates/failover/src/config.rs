@@ -1,18 +1,18 @@
-//! How an agent behaves.
+//! Configuration of an agent.
 
 use core::fmt;
 use core::str::FromStr;
 
 use bowline_nic::Carry;
 
-/// Which of the trilemma's corners is given up.
+/// Which of the three properties of the paper's trilemma is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The opaque receiver: transport state moves along, and everything is carried out exactly
-    /// once.
+    /// Gives up the opaque receiver: transport state moves along, and everything is executed
+    /// exactly once.
     #[default]
     Exact,
-    /// Exactly-once: requests that are not acknowledged start anew, as the paper has it.
+    /// Gives up exactly-once execution: unacknowledged requests start over, as in the paper.
     Shift,
 }
 
@@ -25,7 +25,7 @@ impl Mode {
     }
 }
 
-/// A word that names no mode.
+/// An unknown mode name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no mode of failover: write exact or shift")]
 pub struct UnknownMode(String);
@@ -51,44 +51,44 @@ impl fmt::Display for Mode {
     }
 }
 
-/// How an agent behaves. Times are in nanoseconds.
+/// Configuration of an agent. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What becomes of requests that are not done.
+    /// What happens to outstanding requests.
     pub mode: Mode,
-    /// Q_Key of its datagrams: who does not know it is not heard.
+    /// Q_Key of its datagrams. Datagrams without it are dropped.
     pub qkey: u32,
-    /// Between two repetitions of a message that is not answered; later ones wait longer, up to
-    /// sixteen times this.
+    /// Interval between repetitions of an unanswered message. It grows up to sixteen times this
+    /// value.
     pub repeat_ns: u64,
     /// How long to wait for the peer before a connection fails.
     pub give_up_ns: u64,
-    /// Between two probes of a default rail that is not in use.
+    /// Interval between probes of a default rail that is not in use.
     pub probe_ns: u64,
-    /// How long probes must have been answered before a connection comes back.
+    /// How long probes must have been answered before a connection returns.
     pub good_for_ns: u64,
-    /// The same for a rail that keeps failing: each return that does not last doubles it up to
-    /// this. One that lasted this long is forgiven.
+    /// Upper limit of that time for a rail that keeps failing: each return that does not last
+    /// doubles it. A return that lasts this long resets it.
     pub good_for_max_ns: u64,
     /// How long to drain for a peer before its return is called off ([`Mode::Shift`]).
     pub drain_ns: u64,
-    /// The same after it has been called off before: each time twice as long, up to this. A queue
-    /// may be longer than its link is fast.
+    /// Upper limit of that time: each return that was called off doubles it. A queue may take
+    /// longer to drain than the first limit allows.
     pub drain_max_ns: u64,
-    /// How long a peer that is asked to drain may say nothing before its path counts as dead.
+    /// How long a peer that is asked to drain may be silent before its path counts as dead.
     pub drain_silence_ns: u64,
-    /// Moves of a connection without any progress before it fails.
+    /// Maximum number of moves of a connection without any progress before it fails.
     pub max_idle_moves: u32,
-    /// Memory has other keys on the second NIC than on the first, as on verbs devices.
+    /// Memory has different keys on the second NIC than on the first, as on verbs devices.
     pub keys_differ: bool,
 }
 
 impl Config {
-    /// The usual times.
+    /// The default times.
     pub fn new(mode: Mode, qkey: u32) -> Config {
         Config {
             mode,
-            // The upper half is the standard's privileged Q_Keys.
+            // Q_Keys in the upper half are privileged by the standard.
             qkey: qkey & !(1 << 31),
             repeat_ns: 2_000_000,
             give_up_ns: 2_000_000_000,

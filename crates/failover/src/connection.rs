@@ -1,4 +1,4 @@
-//! A connection as its agent sees it.
+//! A connection, as seen by its agent.
 
 use bowline_nic::{Resume, Time};
 use bowline_wire::{Psn, Qpn};
@@ -7,39 +7,39 @@ use crate::entry::Entry;
 use crate::rail::Rail;
 use crate::report::Cause;
 
-/// What a connection is at.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Both ends are on its home rail.
     Settled,
-    /// Moved, its sends withheld until the peer says that it has moved too.
+    /// Moved; its sends are withheld until the peer says that it has moved too.
     Waiting(Handover),
-    /// On the way back to the default rail ([`crate::Mode::Shift`]): the requests before a fence
-    /// are being finished, then the peer is asked to come along.
+    /// Returning to the default rail ([`crate::Mode::Shift`]): the requests before a fence are
+    /// completing; then the peer is asked to return too.
     Returning(Fencing),
-    /// The peer wants to return: the requests before a fence are being finished for it.
+    /// The peer wants to return: the requests before a fence are completing.
     Draining {
-        /// The peer's attempt.
+        /// The number of the peer's attempt.
         number: u32,
         /// When to call it off.
         until: Time,
     },
-    /// Given up.
+    /// Failed.
     Failed,
 }
 
-/// A move under way.
+/// A move in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handover {
-    /// When it was found necessary.
+    /// When the need for it was noticed.
     pub(crate) since: Time,
     pub(crate) from: Rail,
     pub(crate) cause: Cause,
     pub(crate) detect_ns: Option<u64>,
     pub(crate) requests: u64,
-    /// When to say it again.
+    /// When to repeat the message.
     pub(crate) repeat_at: Time,
-    /// How often it has been said.
+    /// How often the message has been sent.
     pub(crate) said: u32,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct Handover {
 pub(crate) struct Fencing {
     /// When it began.
     pub(crate) since: Time,
-    /// When the peer was first asked, or last heard of; `None` while requests are not done.
+    /// When the peer was first asked, or last heard from; `None` while requests are outstanding.
     pub(crate) heard: Option<Time>,
-    /// When to look, or to ask, again.
+    /// When to check, or to ask, again.
     pub(crate) next_at: Time,
 }
 
@@ -63,18 +63,19 @@ pub(crate) struct Connection {
     pub(crate) epoch: u32,
     pub(crate) home: Rail,
     pub(crate) phase: Phase,
-    /// What it had received, and expects, since it came to where it is.
+    /// What it had received, and expected next, when it came to its current rail.
     pub(crate) resume: Resume,
-    /// Its own latest attempt to return.
+    /// The number of its own latest attempt to return.
     pub(crate) attempt: u32,
-    /// The peer's latest that was called off.
+    /// The number of the peer's latest attempt that was called off.
     pub(crate) refused: Option<u32>,
-    /// How many of the peer's were called off since the connection last moved: each is given more
-    /// time than the one before.
+    /// How many of the peer's attempts were called off since the connection last moved. Each
+    /// attempt gets more time than the one before.
     pub(crate) refusals: u32,
-    /// Until when it does not try to return.
+    /// It does not try to return before this time.
     pub(crate) rests_until: Option<Time>,
-    /// Requests done and messages received when it last moved, and how often that has not changed.
+    /// Number of completed requests and received messages at the last move, and how many moves in a
+    /// row have found it unchanged.
     pub(crate) progress: u64,
     pub(crate) idle_moves: u32,
 }
@@ -98,12 +99,12 @@ impl Connection {
         }
     }
 
-    /// Its QP on the rail where it is.
+    /// Its QP on its current rail.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qpns[self.home.index()]
     }
 
-    /// When it wants to be looked at.
+    /// When it needs attention next.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match self.phase {
             Phase::Settled => self.rests_until,

@@ -1,4 +1,4 @@
-//! An agent's own queue pair on a rail: datagrams to and from other agents.
+//! An agent's own queue pair on a rail, for datagrams to and from other agents.
 
 use core::cell::Cell;
 use core::net::IpAddr;
@@ -15,12 +15,12 @@ use bowline_wire::{Grh, Qpn};
 use crate::message::{self, Message};
 use crate::nic::RailNic;
 
-/// Receives kept posted: as many connections may want to move at once. What finds none is lost, and
-/// is said again.
+/// Number of posted receives: this many connections may want to move at once. A datagram that finds
+/// no receive is lost, and is repeated.
 const RECEIVES: u32 = 1024;
-/// Sends that may wait.
+/// Maximum number of queued sends.
 const SENDS: u32 = 1024;
-/// Bytes of a receive: the message comes behind a GRH.
+/// Size of a receive buffer: a GRH precedes the message.
 const SLOT: usize = 128;
 const _: () = assert!(Grh::LEN + message::LEN <= SLOT);
 
@@ -33,7 +33,7 @@ pub(crate) struct Control {
     key: MrKey,
     buffer: Arc<Buffer>,
     qkey: u32,
-    /// A datagram has failed, and the QP with it: providers do that when their port is down.
+    /// A datagram has failed, and the QP with it. Providers do that when their port is down.
     is_broken: Cell<bool>,
 }
 
@@ -91,7 +91,7 @@ impl Control {
 
     /// Removes everything from the NIC.
     pub(crate) fn close(&self, nic: &mut dyn RailNic) {
-        // What the NIC does not know any more needs no removing.
+        // Objects that the NIC no longer knows need not be removed.
         let _ = nic.rnic().destroy_qp(self.qpn);
         let _ = nic.rnic().destroy_cq(self.cq);
         let _ = nic.rnic().deregister(self.key);
@@ -100,11 +100,11 @@ impl Control {
 
     fn post_receive(&self, nic: &mut dyn RailNic, slot: u64) {
         let sges = [Sge::new(self.key, slot * SLOT as u64, SLOT as u32)];
-        // There is a place on the queue for each slot.
+        // The queue has room for each slot.
         let _ = nic.rnic().post_recv(self.qpn, &RecvWr::new(slot, &sges));
     }
 
-    /// Sends a message. One that finds no room is as good as lost.
+    /// Sends a message. If the queue is full, the message counts as lost.
     pub(crate) fn send(
         &self,
         nic: &mut dyn RailNic,
@@ -124,7 +124,7 @@ impl Control {
         }
     }
 
-    /// Takes what has arrived, at most a queue full of it, and asks to be told of more.
+    /// Takes what has arrived, at most one queue's worth, and arms the queue again.
     pub(crate) fn receive(&self, nic: &mut dyn RailNic, now: Time, out: &mut Vec<Message>) {
         let mut batch = [Completion::default(); 32];
         for _ in 0..RECEIVES as usize / batch.len() {
@@ -134,7 +134,7 @@ impl Control {
                     out.extend(self.read(completion));
                     self.post_receive(nic, completion.wr_id);
                 } else if completion.status != WcStatus::Success {
-                    // Verbs say of a failure nothing but that.
+                    // Verbs report nothing else about a failed work request.
                     self.is_broken.set(true);
                 }
             }

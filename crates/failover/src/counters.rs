@@ -1,19 +1,19 @@
-//! How often what happened to connections.
+//! Counters of what happened to connections.
 
-/// What an agent has done, over all of its connections.
+/// What an agent has done, summed over all of its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Moves that it began itself.
+    /// Moves that this agent began.
     pub begun: u64,
     /// Moves in which it followed the peer.
     pub followed: u64,
     /// Moves that both ends began at the same time.
     pub crossed: u64,
-    /// Moves that were overtaken by another one before both ends had settled.
+    /// Moves that were superseded by another one before both ends had settled.
     pub overtaken: u64,
-    /// Returns that a peer asked for and was refused, because requests were not done in time.
+    /// Returns that a peer asked for and that were refused, because requests did not complete in
+    /// time.
     pub refused: u64,
-    /// Datagrams about a connection without its token: forged, or of a connection that was there
-    /// before.
+    /// Datagrams without the connection's token: forged, or meant for an earlier connection.
     pub strangers: u64,
 }

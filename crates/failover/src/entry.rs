@@ -1,11 +1,11 @@
-//! What the store holds for a connection: its spare, and how to reach who looks after it.
+//! What the store holds for a connection: its spare, and how to reach the agent that manages it.
 
 use core::net::IpAddr;
 
 use bowline_wire::Qpn;
 
-/// One end of a connection, as its peer needs to know it. Published under the address and QPN that
-/// programs tell each other.
+/// One end of a connection, as its peer needs to know it. It is published under the address and QPN
+/// that programs exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Addresses of the two NICs.
@@ -16,26 +16,26 @@ pub struct Entry {
     pub agents: [Qpn; 2],
     /// The agent's Q_Key.
     pub qkey: u32,
-    /// What messages about this connection must carry.
+    /// The token that messages about this connection must carry.
     pub token: u128,
-    /// Its memory has other keys on the second NIC than on the first: see `mr/` in the store.
+    /// Its memory has different keys on the second NIC than on the first: see `mr/` in the store.
     pub keys_differ: bool,
 }
 
-/// Bytes that are no entry.
+/// Bytes that are not an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not an entry of this version: is another program, or another release, using the same job name?"
 )]
 pub struct BadEntry;
 
-/// The first byte: keys are the same on both NICs, or not.
+/// The first byte: whether keys are the same on both NICs.
 const SAME_KEYS: u8 = 1;
 const OTHER_KEYS: u8 = 2;
 const LEN: usize = 1 + 2 * (17 + 4 + 4) + 4 + 16;
 
 impl Entry {
-    /// As bytes for the store.
+    /// Encodes the entry for the store.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(LEN);
         out.push(if self.keys_differ { OTHER_KEYS } else { SAME_KEYS });
@@ -59,7 +59,7 @@ impl Entry {
         out
     }
 
-    /// Reads what [`Entry::encode`] wrote.
+    /// Decodes what [`Entry::encode`] wrote.
     pub fn decode(bytes: &[u8]) -> Result<Entry, BadEntry> {
         let bytes: &[u8; LEN] = bytes.try_into().map_err(|_| BadEntry)?;
         let keys_differ = match bytes[0] {

@@ -1,30 +1,30 @@
-//! What a spare has been taught of the keys of its peer's memory, so that it is taught again only
-//! when something has changed.
+//! Which memory keys of its peer a spare has learned, so that a key is taught again only when it
+//! has changed.
 
 use std::collections::BTreeMap;
 
-/// Keys that are remembered for a connection.
+/// Maximum number of keys remembered for a connection.
 const MAX_KEYS: usize = 1 << 16;
 
-/// The keys that a connection's requests have named, and what its spare knows of them.
+/// The keys that a connection's requests have used, and what its spare knows about them.
 #[derive(Debug, Default)]
 pub(crate) struct TaughtKeys {
-    /// Requests before this one have been looked at.
+    /// Requests before this one have been inspected.
     looked: u64,
     /// What the spare was taught for each key.
     taught: BTreeMap<u32, Option<u32>>,
-    /// The answers that it was taught.
+    /// The version of the answers that it was taught.
     changes: u64,
 }
 
 impl TaughtKeys {
-    /// The request from which on keys are to be looked for.
+    /// The first request that has not been inspected for keys.
     pub(crate) fn looked_until(&self) -> u64 {
         self.looked
     }
 
-    /// Requests up to `until` have named these keys, and answers have changed so often. Tells
-    /// whether there is anything to teach.
+    /// Takes the keys that requests up to `until` have used, and the current version of the
+    /// answers. Returns whether there is anything to teach.
     pub(crate) fn hear(&mut self, named: &[u32], until: u64, changes: u64) -> bool {
         self.looked = until;
         let mut news = std::mem::replace(&mut self.changes, changes) != changes;
@@ -37,7 +37,7 @@ impl TaughtKeys {
         news && !self.taught.is_empty()
     }
 
-    /// Teaches what `look` says, where it is not what was taught before.
+    /// Teaches the results of `look` that differ from what was taught before.
     pub(crate) fn teach(
         &mut self,
         mut look: impl FnMut(u32) -> Option<u32>,

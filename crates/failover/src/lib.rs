@@ -1,12 +1,13 @@
 //! Failover of reliable connections across NICs, after SHIFT (`docs/failover.md`).
 //!
-//! An [`Agent`] looks after the connections of a process that have a spare on a second NIC. When a
-//! path dies, it agrees with the peer's agent, by datagrams, to continue over the other rail. It
-//! moves the connections there, and brings them back when the first rail is good again. It reads no
-//! clock, opens no socket and starts no thread: time is an argument, and the NICs are lent to it.
+//! An [`Agent`] manages the connections of a process that have a spare on a second NIC. When a path
+//! dies, it agrees with the peer's agent, by datagrams, to continue over the other rail. It moves
+//! the connections there, and moves them back when the first rail works again. It reads no clock,
+//! opens no socket and starts no thread: time is an argument, and its owner lends it the NICs.
 //!
-//! [`mirror`] has the objects of a device with several engines, and [`Supervisor`] its connections,
-//! also without IO. The product and the storm run the same code.
+//! [`mirror`] provides the objects of a device with several engines, and [`Supervisor`] manages its
+//! connections. Neither does IO. The product and the simulator's random fault scenarios run the
+//! same code.
 
 mod agent;
 mod config;

@@ -1,36 +1,36 @@
-//! What agents say to each other: datagrams of one size, which can be lost, repeated and late.
+//! Messages between agents: datagrams of one size, which can be lost, duplicated and delayed.
 
 use bowline_nic::Resume;
 use bowline_wire::{Psn, Qpn};
 
 use crate::rail::Rail;
 
-/// Bytes of a message.
+/// Length of a message in bytes.
 pub(crate) const LEN: usize = 48;
 
 const MAGIC: u16 = 0xb0f1;
 const VERSION: u8 = 1;
 
-/// What a message is about.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The sender has moved, or begun to, and waits for an answer before it sends.
+    /// The sender has moved, or has begun to, and withholds its sends until it is answered.
     Move,
     /// The sender has moved.
     Moved,
-    /// The sender has drained and would like to return to the default rail.
+    /// The sender has drained and wants to return to the default rail.
     Return,
     /// The sender could not drain, and stays.
     Busy,
-    /// The sender is finishing what it has sent, for the receiver's return.
+    /// The sender is draining for the receiver's return.
     Draining,
-    /// Is the other side there, on this rail?
+    /// Asks whether the peer is reachable on this rail.
     Probe,
-    /// It is.
+    /// Answers a probe.
     Echo,
 }
 
-/// In the order of their numbers. One that a receiver does not know is no message to it.
+/// In the order of their numbers. A receiver drops messages of a kind that it does not know.
 const KINDS: [Kind; 7] =
     [Kind::Move, Kind::Moved, Kind::Return, Kind::Busy, Kind::Probe, Kind::Echo, Kind::Draining];
 
@@ -43,13 +43,13 @@ pub(crate) struct Message {
     /// The receiver's token.
     pub(crate) token: u128,
     pub(crate) epoch: u32,
-    /// Which attempt or probe; its answer says the same.
+    /// The number of the attempt or probe. The answer repeats it.
     pub(crate) number: u32,
-    /// Where the sender's end of the connection is.
+    /// The rail that the sender's end of the connection is on.
     pub(crate) rail: Rail,
     /// Which of the sender's ports are down.
     pub(crate) ports_down: [bool; 2],
-    /// What the sender has received, and expects.
+    /// What the sender has received, and expects next.
     pub(crate) resume: Resume,
 }
 
@@ -70,7 +70,7 @@ impl Message {
         out
     }
 
-    /// Reads a message; `None` for anything else.
+    /// Decodes a message; `None` for anything else.
     pub(crate) fn decode(bytes: &[u8; LEN]) -> Option<Message> {
         let be32 = |at: usize| bytes[at..at + 4].iter().fold(0, |n, b| n << 8 | u32::from(*b));
         if bytes[..2] != MAGIC.to_be_bytes() || bytes[2] != VERSION || bytes[33] > 3 {
@@ -106,7 +106,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_read_is_what_was_written(bytes: [u8; LEN]) {
-            // Most random bytes are no message: make them look like one.
+            // Most random bytes are not a message: make them look like one.
             let mut likely = bytes;
             likely[..4].copy_from_slice(&[0xb0, 0xf1, 1, bytes[3] % 8]);
             (likely[4], likely[36], likely[32], likely[33]) = (0, 0, bytes[32] % 3, bytes[33] % 4);

@@ -1,4 +1,4 @@
-//! Moving: one end begins, the other follows, and then both send.
+//! Moving a connection: one end begins, the other follows, and then both send.
 
 use bowline_nic::{Carry, ControlError, Resume, Time};
 
@@ -8,19 +8,19 @@ use crate::message::{Kind, Message};
 use crate::rail::{Rail, Rails, on};
 use crate::report::{Cause, Outcome, Report};
 
-/// Repetitions wait longer and longer, up to the first wait times two to this.
+/// The interval between repetitions doubles up to this many times.
 const MAX_BACKOFF: u32 = 4;
 
 /// Why a connection was not moved.
 enum Stuck {
     /// An atomic is in flight.
     Atomic,
-    /// It is not one that can move: it has failed, or is gone.
+    /// It cannot move: it has failed, or no longer exists.
     Immovable,
 }
 
 impl Connection {
-    /// A connection that has failed by itself stays where it is.
+    /// Checks that the connection has not failed by itself. If it has, it stays where it is.
     fn check_alive(&self, rails: &mut dyn Rails) -> Result<(), Stuck> {
         let qpn = self.qpn();
         match on(rails, self.home, |nic, _| nic.is_connected(qpn)) {
@@ -29,11 +29,12 @@ impl Connection {
         }
     }
 
-    /// Moves the connection, its sends withheld; gives the number of its requests.
+    /// Moves the connection, with its sends withheld. Returns the number of its outstanding
+    /// requests.
     fn relocate(&mut self, rails: &mut dyn Rails, to: Rail, carry: Carry) -> Result<u64, Stuck> {
         let from = self.qpn();
         let body = on(rails, self.home, |nic, now| {
-            // Nothing may be carried out between counting and leaving.
+            // Nothing may be executed between counting and leaving.
             nic.hold_qp(from)?;
             nic.detach_qp(now, from, carry)
         });
@@ -71,7 +72,8 @@ impl Connection {
         Ok(requests)
     }
 
-    /// Brings a connection to the default rail without asking anybody; tells whether it was away.
+    /// Moves a connection to the default rail without asking the peer. Returns whether it was on
+    /// the backup rail.
     pub(crate) fn bring_home(&mut self, rails: &mut dyn Rails) -> bool {
         let away = self.home == Rail::Backup;
         away && self.relocate(rails, Rail::Default, Carry::Transport).is_ok()
@@ -79,7 +81,7 @@ impl Connection {
 }
 
 impl Agent {
-    /// Begins the next epoch of a connection whose home is dead, or which returns.
+    /// Begins the next epoch of a connection whose home rail is dead, or which returns.
     pub(crate) fn begin_move(
         &mut self,
         now: Time,
@@ -94,7 +96,7 @@ impl Agent {
             let why = self.failed(now, connection, cause, detect_ns, Outcome::NoBackup);
             return self.fail(rails, id, why);
         }
-        // Where the other rail's own port is down there is no point in going.
+        // If our own port on the other rail is down, there is no point in moving there.
         let to = if self.ports_down[from.other().index()] { from } else { from.other() };
         let epoch = connection.epoch.wrapping_add(1);
         let Some(requests) = self.relocate(now, rails, id, to, cause, detect_ns) else { return };
@@ -114,7 +116,7 @@ impl Agent {
         self.wait_on(now, rails, id);
     }
 
-    /// Moves a connection, or fails it if it cannot.
+    /// Moves a connection, or fails it if it cannot move.
     fn relocate(
         &mut self,
         now: Time,
@@ -149,7 +151,7 @@ impl Agent {
         None
     }
 
-    /// Says `Move` again, over either rail in turn, or gives up.
+    /// Repeats `Move`, over both rails in turn, or gives up.
     pub(crate) fn wait_on(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Phase::Waiting(handover) = &mut connection.phase else { return };
@@ -192,8 +194,8 @@ impl Agent {
             self.counters.crossed += u64::from(wants_answer);
             self.settle(now, rails, id, message);
         }
-        // An older epoch is answered with the current one, which the peer then follows; one's own
-        // is answered again, since the first answer may have been lost.
+        // Answer an older epoch with the current one, which the peer then follows. Answer the
+        // current epoch again, because the first answer may have been lost.
         let Some(connection) = self.connections.get(&id) else { return };
         let disputed = connection.epoch == message.epoch && connection.home != message.rail;
         if wants_answer && !disputed && connection.phase != Phase::Failed {
@@ -201,11 +203,12 @@ impl Agent {
         }
     }
 
-    /// Goes where the peer has gone.
+    /// Follows the peer to its rail.
     fn follow(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId, message: &Message) {
         let Some(connection) = self.connections.get(&id) else { return };
         let from = connection.home;
-        // What was under way is superseded, but its cause and its beginning are the true ones.
+        // This supersedes a move in progress, but that move's cause and start are the right ones to
+        // report.
         let (since, detect_ns, own_cause) = match connection.phase {
             Phase::Waiting(handover) => (handover.since, handover.detect_ns, Some(handover.cause)),
             _ => (now, None, None),
@@ -227,7 +230,7 @@ impl Agent {
         self.settle(now, rails, id, message);
     }
 
-    /// Both ends are on the same rail: sends may go.
+    /// Both ends are on the same rail: releases the sends.
     fn settle(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId, message: &Message) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Phase::Waiting(handover) = connection.phase else { return };
@@ -256,8 +259,8 @@ impl Agent {
         self.note_move(now, id, cause);
     }
 
-    /// Which of two ends has its way when they disagree, and which one returns: by address and
-    /// number, which both know.
+    /// Whether this end prevails when both disagree, and is the one that returns. It is decided by
+    /// address and number, which both ends know.
     pub(crate) fn outranks_peer(&self, connection: &Connection) -> bool {
         let Some(peer) = &connection.peer else { return false };
         let ours = (self.controls[0].addr.to_canonical(), connection.qpns[0].get());

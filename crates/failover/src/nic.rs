@@ -1,5 +1,5 @@
-//! What an agent asks of a NIC, whoever made it: the soft NIC, or a verbs device whose queues
-//! Bowline remembers.
+//! What an agent needs from a NIC of any kind: the soft NIC, or a verbs device whose queues Bowline
+//! tracks.
 
 use core::any::Any;
 use core::net::IpAddr;
@@ -11,19 +11,19 @@ use bowline_wire::{Psn, Qpn};
 
 /// A connection on its way between two NICs.
 pub trait Body: Any {
-    /// Two-sided messages received whole since the connection began.
+    /// Number of two-sided messages completely received since the connection began.
     fn received(&self) -> u64;
-    /// Requests that are not done.
+    /// Number of outstanding requests.
     fn outstanding(&self) -> u64;
-    /// Requests done and messages received since the connection began.
+    /// Number of completed requests and received messages since the connection began.
     fn progress(&self) -> u64;
-    /// Whether an atomic may have been carried out whose answer is not here.
+    /// Whether an atomic may have been executed whose response has not arrived.
     fn has_atomic_in_flight(&self) -> bool;
     /// The PSN that the peer's next request must have.
     fn expected_psn(&self) -> Psn;
 }
 
-/// A NIC whose connections can move. Methods have the names and the meaning of [`Nic`]'s own.
+/// A NIC whose connections can move. Methods have the names and meanings of those of [`Nic`].
 pub trait RailNic {
     /// Its queues, for the agent's own datagrams.
     fn rnic(&mut self) -> &mut dyn Rnic;
@@ -37,10 +37,10 @@ pub trait RailNic {
     /// See [`Nic::dealloc_pd`].
     fn dealloc_pd(&mut self, pd: PdId) -> Result<(), ControlError>;
 
-    /// Asks for an event at the next completion of a queue of the agent's.
+    /// Asks for an event at the next completion of one of the agent's queues.
     fn arm_cq(&mut self, cq: CqId) -> Result<(), ControlError>;
 
-    /// Says where a spare's peer is: see [`Nic::aim_spare_qp`].
+    /// Sets the address of a spare's peer: see [`Nic::aim_spare_qp`].
     fn aim_spare_qp(&mut self, qpn: Qpn, to: IpAddr, dest_qpn: Qpn) -> Result<(), ControlError>;
 
     /// See [`Nic::set_peer_keys_differ`].
@@ -52,7 +52,7 @@ pub trait RailNic {
     /// See [`Nic::is_held`].
     fn is_held(&self, qpn: Qpn) -> bool;
 
-    /// How long a QP has heard of no progress; `None` where that is not known.
+    /// How long a QP has made no progress; `None` if unknown.
     fn silence_ns(&self, now: Time, qpn: Qpn) -> Option<u64>;
 
     /// Whether a QP has a connection that has not failed.

@@ -1,5 +1,5 @@
-//! Finding out whether a default rail is good again: by asking, at a steady pace, for each peer
-//! that connections are away from.
+//! Finds out whether a default rail works again, with probes at a steady pace to each peer that has
+//! connections on the backup rail.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -16,19 +16,18 @@ use crate::report::Cause;
 /// A peer's agent on the default rail.
 type PeerKey = (IpAddr, Qpn);
 
-/// What is known of the default rail to a peer.
+/// What is known about the default rail to a peer.
 #[derive(Debug)]
 struct Probe {
-    /// One of the connections to the peer, in whose name the question is asked.
+    /// One of the connections to the peer. Probes carry its token.
     connection: ConnectionId,
-    /// The question that was asked last, and the last one that was answered. Where the way is long,
-    /// several are out.
+    /// The latest probe sent, and the latest one answered. On a long path, several are in flight.
     number: u32,
     heard: u32,
     next_at: Time,
-    /// There was an answer since the last question.
+    /// An answer has arrived since the last probe was sent.
     answered: bool,
-    /// Since when all questions have been.
+    /// Since when all probes have been answered.
     good_since: Option<Time>,
 }
 
@@ -36,7 +35,7 @@ struct Probe {
 #[derive(Clone, Copy, Debug)]
 struct History {
     returned_at: Time,
-    /// How long it must be good before the next return.
+    /// How long it must work before the next return.
     good_for_ns: u64,
 }
 
@@ -45,7 +44,8 @@ struct History {
 pub(crate) struct Probes {
     probes: BTreeMap<PeerKey, Probe>,
     history: BTreeMap<PeerKey, History>,
-    /// Questions asked: those of a rail's last illness must not be taken for new ones.
+    /// Number of probes sent so far, so that late answers from an earlier outage are not taken for
+    /// new ones.
     asked: u32,
 }
 
@@ -61,11 +61,11 @@ impl Agent {
         Some((peer.addrs[0], peer.agents[0]))
     }
 
-    /// Starts, goes on with and ends probes, and returns where the rail is good.
+    /// Starts, continues and ends probes, and returns connections when the rail works.
     pub(crate) fn probe(&mut self, now: Time, rails: &mut dyn Rails) {
         let mut wanted: BTreeMap<PeerKey, ConnectionId> = BTreeMap::new();
         for (id, connection) in &self.connections {
-            // One end returns, the other follows.
+            // Only one end starts the return; the other follows.
             if connection.home == Rail::Backup
                 && connection.phase == Phase::Settled
                 && connection.rests_until.is_none()
@@ -111,7 +111,7 @@ impl Agent {
         }
     }
 
-    /// The peer answered a question.
+    /// The peer answered a probe.
     pub(crate) fn heard_echo(&mut self, now: Time, id: ConnectionId, number: u32) {
         let Some(key) = self.peer_key(id) else { return };
         if let Some(probe) = self.probes.probes.get_mut(&key)
@@ -123,7 +123,7 @@ impl Agent {
         }
     }
 
-    /// The rail to a peer is good: all connections to it return.
+    /// The rail to a peer works: all connections to that peer return.
     fn return_from(&mut self, now: Time, rails: &mut dyn Rails, key: PeerKey) {
         self.probes.probes.remove(&key);
         let returning: Vec<ConnectionId> = self
@@ -144,7 +144,7 @@ impl Agent {
         }
     }
 
-    /// Keeps book of returns, and of those that did not last.
+    /// Records returns, and those that did not last.
     pub(crate) fn note_move(&mut self, now: Time, id: ConnectionId, cause: Cause) {
         let Some(key) = self.peer_key(id) else { return };
         let (first, max) = (self.config.good_for_ns, self.config.good_for_max_ns);
@@ -158,13 +158,13 @@ impl Agent {
             let lasted = now.nanos_since(history.returned_at);
             history.good_for_ns =
                 if lasted >= max { first } else { (history.good_for_ns * 2).min(max) };
-            // Several connections fail with one rail: it counts once.
+            // When a rail fails, several connections fail with it: count it once.
             history.returned_at = Time::NEVER;
         }
     }
 }
 
-/// Whether `number` comes after `from`, and not after `to`, on the circle of numbers.
+/// Whether `number` comes after `from`, and not after `to`, in wrapping order.
 fn is_between(number: u32, from: u32, to: u32) -> bool {
     number.wrapping_sub(from).wrapping_sub(1) < to.wrapping_sub(from)
 }

@@ -11,12 +11,12 @@ use crate::nic::RailNic;
 pub enum Rail {
     /// The one that the program chose.
     Default,
-    /// The one that stands in for it.
+    /// The one that replaces it.
     Backup,
 }
 
 impl Rail {
-    /// Both.
+    /// Both rails.
     pub const ALL: [Rail; 2] = [Rail::Default, Rail::Backup];
 
     /// 0 for the default, 1 for the backup.
@@ -27,7 +27,7 @@ impl Rail {
         }
     }
 
-    /// The one that it is not.
+    /// The other rail.
     pub fn other(self) -> Rail {
         match self {
             Rail::Default => Rail::Backup,
@@ -51,12 +51,12 @@ impl fmt::Display for Rail {
 
 /// Lends an agent its NICs, one at a time.
 pub trait Rails {
-    /// Calls `f` with the NIC of a rail, and that NIC's clock. Not at all, if the NIC is gone for
-    /// good.
+    /// Calls `f` with the NIC of a rail and that NIC's clock. Does not call `f` if the NIC is gone
+    /// for good.
     fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut dyn RailNic, Time));
 }
 
-/// Calls a NIC and gives what came of it; `None` if the NIC is gone.
+/// Calls a NIC and returns the result; `None` if the NIC is gone.
 pub(crate) fn on<R>(
     rails: &mut dyn Rails,
     rail: Rail,

@@ -1,4 +1,4 @@
-//! What has happened to connections, for logs, counters and timelines.
+//! Reports of what happened to connections, for logs, counters and timelines.
 
 use core::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::rail::Rail;
 pub enum Cause {
     /// The link of our own port went down.
     LocalPort,
-    /// The link of the peer's port went down, as it says.
+    /// The link of the peer's port went down, as the peer reports.
     PeerPort,
-    /// No answer, though both ends say that their ports are up: something in between.
+    /// No answer, although both ends report that their ports are up: the path between them failed.
     Path,
-    /// The default rail is good again.
+    /// The default rail works again.
     Return,
 }
 
 impl Cause {
-    /// For people.
+    /// The cause in words.
     pub fn text(self) -> &'static str {
         match self {
             Cause::LocalPort => "local port down",
@@ -32,23 +32,23 @@ impl Cause {
     }
 }
 
-/// What became of it.
+/// How a move ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes on over the other rail.
+    /// The connection continues over the other rail.
     Moved {
-        /// From the failure's being noticed to sending again.
+        /// Time from noticing the failure to sending again.
         handover_ns: u64,
-        /// Requests that were not done and went along.
+        /// Number of outstanding requests that moved along.
         requests: u64,
     },
     /// It failed: the peer answered on neither rail.
     NoAnswer,
     /// It failed: an atomic was in flight, which cannot be repeated ([`crate::Mode::Shift`]).
     AtomicInFlight,
-    /// It failed: nothing is known of a backup of the peer's.
+    /// It failed: no backup of the peer is known.
     NoBackup,
-    /// It failed: it moved from rail to rail without getting anything done.
+    /// It failed: it moved from rail to rail without making progress.
     NoProgress,
 }
 
@@ -62,23 +62,24 @@ impl Outcome {
     }
 }
 
-/// Something that happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// When it was over.
+    /// When it ended.
     pub at: Time,
     /// The QPN that the program knows.
     pub qpn: Qpn,
-    /// Counts the connection's moves.
+    /// Number of the connection's moves so far.
     pub epoch: u32,
-    /// Where it was.
+    /// The rail that it was on.
     pub from: Rail,
-    /// Where it is now.
+    /// The rail that it is on now.
     pub to: Rail,
     /// Why.
     pub cause: Cause,
-    /// How long nothing had been heard when it was noticed; `None` where no silence told.
+    /// How long the peer had been silent when the failure was noticed; `None` if it was not noticed
+    /// by silence.
     pub detect_ns: Option<u64>,
-    /// What became of it.
+    /// How the move ended.
     pub outcome: Outcome,
 }

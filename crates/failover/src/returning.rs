@@ -1,9 +1,9 @@
-//! Coming back to the default rail.
+//! Returning to the default rail.
 //!
-//! In [`Mode::Exact`] a connection just moves: nothing is carried out twice, so nothing needs to be
-//! finished first. In [`Mode::Shift`] both ends finish what they have sent before anything moves,
-//! behind the paper's fence; the end that returns asks, and the other decides, so that neither is
-//! left with a fence or surprised in the middle of a request.
+//! In [`Mode::Exact`] a connection just moves: nothing is executed twice, so nothing needs to
+//! complete first. In [`Mode::Shift`] both ends complete what they have sent before anything moves,
+//! behind the paper's fence. The returning end asks and the other end decides, so that neither end
+//! is left with a fence or moved in the middle of a request.
 
 use bowline_nic::{Fence, Time};
 
@@ -14,13 +14,13 @@ use crate::message::{Kind, Message};
 use crate::rail::{Rail, Rails, on};
 use crate::report::Cause;
 
-/// How often an end looks whether its fence is drained.
+/// How often an end checks whether its fence is drained.
 const LOOK_NS: u64 = 1_000_000;
-/// How often the time to drain is doubled, at most.
+/// Maximum number of times that the drain time is doubled.
 const MAX_DOUBLED: u32 = 16;
 
 impl Agent {
-    /// The default rail is good: back.
+    /// The default rail works: begins the return.
     pub(crate) fn begin_return(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
         match self.config.mode {
             Mode::Exact => self.begin_move(now, rails, id, Cause::Return, None),
@@ -46,7 +46,8 @@ impl Agent {
         let qpn = connection.qpn();
         let drained = on(rails, connection.home, |nic, _| {
             if nic.fence(qpn) == Fence::WaitSignaled && nic.outstanding(qpn) == 0 {
-                // All is done though nothing asked for a completion: the fence is here.
+                // Everything has completed, although nothing asked for a completion: the fence can
+                // be here.
                 let _ = nic.fence_sends(qpn);
             }
             nic.fence(qpn) == Fence::Drained
@@ -54,7 +55,7 @@ impl Agent {
         drained == Some(true)
     }
 
-    /// Lets go of a fence: the return is off.
+    /// Removes a fence: the return is called off.
     fn unfence(&mut self, rails: &mut dyn Rails, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.phase = Phase::Settled;
@@ -62,7 +63,7 @@ impl Agent {
         on(rails, home, |nic, _| nic.release_sends(qpn, None));
     }
 
-    /// Looks whether the fence is drained, and then asks the peer to come along.
+    /// Checks whether the fence is drained, and if so asks the peer to return too.
     pub(crate) fn return_on(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
         let drained = self.is_drained(rails, id);
         let (repeat, patience) = (self.config.repeat_ns, self.config.drain_silence_ns);
@@ -78,7 +79,7 @@ impl Agent {
         if now.nanos_since(heard) < patience {
             self.say(rails, home, id, Kind::Return, number);
         } else {
-            // The peer says nothing at all: as good as a dead path.
+            // The peer is completely silent: treat the path as dead.
             self.begin_move(now, rails, id, Cause::Path, Some(patience));
         }
     }
@@ -99,8 +100,8 @@ impl Agent {
         if message.epoch != connection.epoch || connection.home != Rail::Backup {
             return;
         }
-        // One that was called off is over, however late it is heard of again: the peer has no fence
-        // any more.
+        // An attempt that was called off stays so, however late a duplicate of it arrives: the peer
+        // no longer has a fence.
         let over = |refused: u32| message.number.wrapping_sub(refused).cast_signed() <= 0;
         if connection.refused.is_some_and(over) {
             return self.say(rails, rail, id, Kind::Busy, message.number);
@@ -115,7 +116,7 @@ impl Agent {
         }
     }
 
-    /// Begins the return if all is done, or calls it off if it takes too long.
+    /// Begins the return if everything has completed, or calls it off if that takes too long.
     pub(crate) fn drain_on(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
         let drained = self.is_drained(rails, id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -132,7 +133,7 @@ impl Agent {
         }
     }
 
-    /// The peer has not drained yet, and is at it.
+    /// The peer is still draining.
     pub(crate) fn heard_draining(&mut self, now: Time, id: ConnectionId, message: &Message) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let ours = connection.epoch == message.epoch && connection.attempt == message.number;
@@ -141,7 +142,8 @@ impl Agent {
         }
     }
 
-    /// The peer could not drain. What was withheld for it goes, for longer than it was withheld.
+    /// The peer could not drain. Releases what was withheld for it, for longer than it was
+    /// withheld.
     pub(crate) fn heard_busy(
         &mut self,
         now: Time,

@@ -1,5 +1,5 @@
-//! All connections of a device that can move: one agent for each lane, and which connection is
-//! which.
+//! All movable connections of a device: one agent for each lane, and the mapping from queue pairs
+//! to connections.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
@@ -16,21 +16,21 @@ use crate::nic::RailNic;
 use crate::rail::{Rail, Rails};
 use crate::report::Report;
 
-/// A queue pair in one of its lives: one that is reset begins another, and what was looked up for
-/// the life before means nothing to it.
+/// One life of a queue pair. A reset begins a new life, and what was looked up for an earlier one
+/// no longer applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Life {
     /// The queue pair's number on the default rail.
     pub qpn: Qpn,
-    /// Which life of it.
+    /// The number of the life.
     pub life: u64,
 }
 
-/// Looks after the connections of a device that may move between its rails.
+/// Manages the connections of a device that can move between its rails.
 ///
-/// A connection moves between the two engines of its lane, and each lane has an [`Agent`] of its
-/// own: its queue pairs, its datagrams, its probes. Everything that holds for an agent's owner
-/// holds for a supervisor's.
+/// A connection moves between the two engines of its lane, and each lane has its own [`Agent`] with
+/// its own queue pairs, datagrams and probes. A supervisor's owner has the same duties as an
+/// agent's.
 pub struct Supervisor {
     agents: Vec<Agent>,
     watched: HashMap<Qpn, Watched>,
@@ -41,7 +41,7 @@ struct Watched {
     connection: ConnectionId,
     lane: usize,
     life: u64,
-    /// What its peer has as a backup is known.
+    /// The entry of its peer is known.
     ready: bool,
     keys: TaughtKeys,
 }
@@ -54,15 +54,14 @@ struct LaneRails<'a, E> {
 
 impl<E: Engines> Rails for LaneRails<'_, E> {
     fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut dyn RailNic, Time)) {
-        // An engine that has ended takes its connections along: there is nothing to be done about
-        // it.
+        // When an engine has ended, its connections are gone too, so there is nothing left to do.
         let _ = self.engines.with(Place { rail, lane: self.lane }, |nic, now| f(nic, now));
     }
 }
 
 impl Supervisor {
-    /// A supervisor for the lanes of a device that has both rails. `config` gives the configuration
-    /// of each lane's agent.
+    /// A supervisor for the lanes of a device that has both rails. `config` returns the
+    /// configuration of each lane's agent.
     pub fn new<E: Engines>(
         engines: &E,
         mut config: impl FnMut() -> Config,
@@ -73,7 +72,7 @@ impl Supervisor {
         Ok(Supervisor { agents, watched: HashMap::new(), lives: 0 })
     }
 
-    /// The completion queues that agents' datagrams arrive at.
+    /// The completion queues for the agents' datagrams.
     pub fn control_cqs(&self) -> impl Iterator<Item = (Place, CqId)> {
         self.agents.iter().enumerate().flat_map(|(lane, agent)| {
             let cqs = Rail::ALL.into_iter().zip(agent.control_cqs());
@@ -81,7 +80,7 @@ impl Supervisor {
         })
     }
 
-    /// Looks after a queue pair, whose entry for the peer is returned. `None` if it has no spare.
+    /// Manages a queue pair, and returns the entry for its peer. `None` if it has no spare.
     pub fn add(&mut self, qp: &Qp, token: u128) -> Option<(Life, Entry)> {
         let agent = &mut self.agents[qp.lane()];
         let connection = agent.add([qp.qpn(), qp.spare()?], token);
@@ -93,13 +92,13 @@ impl Supervisor {
         Some((Life { qpn: qp.qpn(), life }, entry))
     }
 
-    /// The life that a queue pair is in, if it is looked after.
+    /// The current life of a queue pair, if it is managed.
     pub fn life_of(&self, qpn: Qpn) -> Option<Life> {
         self.watched.get(&qpn).map(|watched| Life { qpn, life: watched.life })
     }
 
-    /// Takes what is known of a peer, unless the queue pair has another life by now. Tells whether
-    /// this is what made it ready to move.
+    /// Takes the peer's entry, unless the queue pair has begun another life since. Returns whether
+    /// this made the queue pair ready to move.
     pub fn peer_found<E: Engines>(
         &mut self,
         engines: &E,
@@ -110,14 +109,15 @@ impl Supervisor {
         let Some(watched) = watched else { return Ok(false) };
         let rails = &mut LaneRails { engines, lane: watched.lane };
         self.agents[watched.lane].connect(rails, watched.connection, entry)?;
-        // A spare that is aimed anew knows no keys.
+        // A spare with a new peer address knows no keys.
         watched.keys = TaughtKeys::default();
         Ok(!std::mem::replace(&mut watched.ready, true))
     }
 
-    /// Teaches spares the keys of their peers' memory, where those have others on each NIC. `look`
-    /// gives the key on the peer's second NIC, by the address of its first and the key there, if it
-    /// is known; `changes` is another number whenever it would answer something else.
+    /// Teaches spares the keys of their peers' memory, for peers whose keys differ between NICs.
+    /// Given the address of a peer's first NIC and the key there, `look` returns the key on its
+    /// second NIC, if known; `changes` is a number that changes whenever `look` would answer
+    /// differently.
     pub fn teach_keys<E: Engines>(
         &mut self,
         engines: &E,
@@ -141,7 +141,7 @@ impl Supervisor {
                 keys.teach(
                     |key| look(peer, key),
                     |named, here| {
-                        // One that is gone needs none.
+                        // A spare that is gone needs no keys.
                         let _ = nic.learn_peer_key(qpns[1], named, here);
                     },
                 );
@@ -149,7 +149,7 @@ impl Supervisor {
         }
     }
 
-    /// Brings a queue pair home and forgets it. Tells which life that ends.
+    /// Moves a queue pair back to the default rail and forgets it. Returns the life that this ends.
     pub fn remove<E: Engines>(&mut self, engines: &E, qp: &Qp) -> Option<Life> {
         let Watched { connection, lane, life, .. } = self.watched.remove(&qp.qpn())?;
         self.agents[lane].remove(&mut LaneRails { engines, lane }, connection);
@@ -157,7 +157,7 @@ impl Supervisor {
         Some(Life { qpn: qp.qpn(), life })
     }
 
-    /// An engine says that a guarded QP's path has failed.
+    /// An engine reports that the path of a guarded QP has failed.
     pub fn path_failed<E: Engines>(&mut self, now: Time, engines: &E, at: Place, qpn: Qpn) {
         let Place { rail, lane } = at;
         if let Some(agent) = self.agents.get_mut(lane) {
@@ -173,34 +173,34 @@ impl Supervisor {
         }
     }
 
-    /// Does what is due, and answers what has arrived.
+    /// Handles received messages and timers that are due.
     pub fn handle<E: Engines>(&mut self, now: Time, engines: &E) {
         for (lane, agent) in self.agents.iter_mut().enumerate() {
             agent.handle(now, &mut LaneRails { engines, lane });
         }
     }
 
-    /// When to call [`Supervisor::handle`], if nothing arrives before.
+    /// When to call [`Supervisor::handle`], unless something arrives earlier.
     pub fn deadline(&self) -> Option<Time> {
         self.agents.iter().filter_map(Agent::deadline).min()
     }
 
-    /// Connections that are on the backup rail now.
+    /// Number of connections that are on the backup rail now.
     pub fn away(&self) -> usize {
         self.agents.iter().map(Agent::away).sum()
     }
 
-    /// How often a connection has been put into a QP, on either rail.
+    /// How often a connection has been attached to a QP, on either rail.
     pub fn moves(&self) -> u64 {
         self.agents.iter().map(Agent::moves).sum()
     }
 
-    /// How many connections there are, and how many of them are ready to move.
+    /// The number of connections, and how many of them are ready to move.
     pub fn count(&self) -> (usize, usize) {
         (self.watched.len(), self.watched.values().filter(|watched| watched.ready).count())
     }
 
-    /// Where a queue pair is, if it is looked after.
+    /// The rail that a queue pair is on, if it is managed.
     pub fn home(&self, qpn: Qpn) -> Option<Rail> {
         let watched = self.watched.get(&qpn)?;
         self.agents[watched.lane].home(watched.connection)
@@ -211,12 +211,12 @@ impl Supervisor {
         &self.agents
     }
 
-    /// What happened next.
+    /// The next report.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.agents.iter_mut().find_map(Agent::poll_report)
     }
 
-    /// What the peer of a queue pair needs to know, now.
+    /// The current entry of a queue pair, for its peer.
     pub fn entry(&self, qpn: Qpn) -> Option<Entry> {
         let watched = self.watched.get(&qpn)?;
         self.agents[watched.lane].entry(watched.connection)

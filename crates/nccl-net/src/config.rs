@@ -1,4 +1,4 @@
-//! What the environment asks for: NCCL has no other way to tell a plug-in.
+//! Settings from the environment, because NCCL offers no other way to configure a plug-in.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -11,22 +11,22 @@ use bowline::{CommTransport, DeviceBuilder, FecMode, LaneCount, LinkProfile, Rat
 use crate::log;
 use crate::status::Trouble;
 
-/// How long setting up a connection may take, unless set.
+/// Default time limit for setting up a connection.
 const SETUP_SECONDS: u64 = 60;
 
-/// What applies to all connections.
+/// Settings for all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// What carries the data of connections that are accepted here.
+    /// The transport for the data of connections that are accepted here.
     pub(crate) transport: CommTransport,
     /// Whether their packets are sealed.
     pub(crate) seal: bool,
-    /// How long setting up a connection may take.
+    /// Time limit for setting up a connection.
     pub(crate) setup_timeout: Duration,
 }
 
 impl Config {
-    /// What the environment says, read once.
+    /// The settings, read from the environment once.
     pub(crate) fn get() -> Result<Config, Trouble> {
         static CONFIG: OnceLock<Result<Config, String>> = OnceLock::new();
         let config = CONFIG.get_or_init(|| Config::read(&|name| std::env::var(name).ok()));
@@ -51,7 +51,7 @@ impl Config {
     }
 }
 
-/// Settings of devices, by the variables that `bowline run` has as well.
+/// Device settings, from the same variables as for `bowline run`.
 pub(crate) fn device_builder(addr: IpAddr) -> Result<DeviceBuilder, Trouble> {
     let get: &dyn Fn(&str) -> Option<String> = &|name| std::env::var(name).ok();
     let read = || -> Result<DeviceBuilder, String> {

@@ -17,12 +17,12 @@ use crate::comm::MAX_GROUP;
 use crate::config;
 use crate::status::Trouble;
 
-/// Mbit/s of interfaces that do not say, as virtual ones do not.
+/// Speed in Mbit/s of interfaces that report none, such as virtual ones.
 const USUAL_SPEED: c_int = 10_000;
-/// Connections of a device at most: a queue pair or two each.
+/// Maximum number of connections of a device: each has one or two queue pairs.
 const MAX_COMMS: c_int = 16_384;
 
-/// A NIC, opened when a connection needs it and closed with the last one.
+/// A NIC. It is opened when a connection needs it, and closed with the last connection.
 #[derive(Debug)]
 pub(crate) struct Nic {
     name: CString,
@@ -32,13 +32,13 @@ pub(crate) struct Nic {
     open: Mutex<Weak<OpenNic>>,
 }
 
-/// A device that is open.
+/// An open device.
 #[derive(Debug)]
 pub(crate) struct OpenNic {
     pub(crate) device: Device,
 }
 
-/// All NICs, listed once: NCCL keeps pointers to their names.
+/// All NICs, listed once because NCCL keeps pointers to their names.
 pub(crate) fn all() -> Result<&'static [Nic], Trouble> {
     static ALL: OnceLock<Result<Vec<Nic>, String>> = OnceLock::new();
     let all = ALL.get_or_init(|| {
@@ -49,7 +49,7 @@ pub(crate) fn all() -> Result<&'static [Nic], Trouble> {
     all.as_deref().map_err(|why| Trouble::usage(why.clone()))
 }
 
-/// The NIC of that index.
+/// The NIC with this index.
 pub(crate) fn get(index: c_int) -> Result<&'static Nic, Trouble> {
     let all = all()?;
     usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or_else(|| {
@@ -57,9 +57,9 @@ pub(crate) fn get(index: c_int) -> Result<&'static Nic, Trouble> {
     })
 }
 
-/// What `BOWLINE_DEVICES` or `BOWLINE_DEVICE` names; otherwise the first address of this machine,
-/// which is one that other hosts can reach if there is one. Those of bridges to containers behind
-/// it are not.
+/// The NICs that `BOWLINE_DEVICES` or `BOWLINE_DEVICE` names. By default, the first address of this
+/// machine, which other hosts can reach if there is such an address. The addresses after it may
+/// belong to container bridges, which other hosts cannot reach.
 fn list(get: &dyn Fn(&str) -> Option<String>, local: &[LocalAddress]) -> Result<Vec<Nic>, String> {
     let nic = |name: &str, addr: IpAddr| Nic::new(name, addr, local);
     if let Some(list) = get("BOWLINE_DEVICES") {
@@ -96,7 +96,7 @@ impl Nic {
             name: CString::new(name).ok().filter(|name| !name.is_empty())?,
             addr,
             pci_path: pci_path.and_then(|path| CString::new(path.to_str()?).ok()),
-            // A link that is down says -1.
+            // A link that is down reports -1.
             speed: speed.filter(|speed| *speed > 0).unwrap_or(USUAL_SPEED),
             open: Mutex::default(),
         })
@@ -107,7 +107,7 @@ impl Nic {
         self.addr
     }
 
-    /// The device, opened if it is not.
+    /// The device, opened if necessary.
     pub(crate) fn open(&self) -> Result<Arc<OpenNic>, Trouble> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(nic) = open.upgrade() {

@@ -2,15 +2,15 @@
 //!
 //! NCCL loads the library, looks for the newest table that it knows (`ncclNetPlugin_v11` down to
 //! `ncclNetPlugin_v8`) and calls through it. [`abi`] has the tables, `calls` the functions in them,
-//! `setup` how two ends find each other, `comm` what is between a call and a packet, and `link`
-//! the transports.
+//! `setup` the connection setup, `comm` the layer between a call and a packet, and `link` the
+//! transports.
 //!
 //! # What this crate may not do
 //!
-//! It holds no protocol of the wire. No panic leaves it: a panic becomes `ncclInternalError`. What
-//! NCCL gets from it are numbers and not addresses, so a handle that is stale is an error. `unsafe`
-//! is in `calls` and `log`, where NCCL's pointers are used, and in `memory`, where NCCL's memory is
-//! registered.
+//! It implements no wire protocol. No panic leaves it: a panic becomes `ncclInternalError`. The
+//! handles that NCCL gets are numbers rather than addresses, so a stale handle is an error.
+//! `unsafe` is used only in `calls` and `log`, which use NCCL's pointers, and in `memory`, which
+//! registers NCCL's memory.
 
 pub mod abi;
 mod calls;

@@ -7,24 +7,24 @@ use crate::abi::Logger;
 
 const WARN: c_int = 2;
 const INFO: c_int = 3;
-/// NCCL's subsystem of networks.
+/// NCCL's subsystem for networks.
 const NET: u64 = 0x10;
 
 static LOGGER: RwLock<Option<Logger>> = RwLock::new(None);
 
-/// From now on what there is to say goes to NCCL's function.
+/// Sends all further messages to NCCL's function.
 pub(crate) fn set(logger: Option<Logger>) {
     if let (Some(_), Ok(mut place)) = (logger, LOGGER.write()) {
         *place = logger;
     }
 }
 
-/// Something that a user has to know.
+/// Logs something that a user has to know.
 pub(crate) fn warn(text: &str) {
     tell(WARN, text);
 }
 
-/// Something that explains.
+/// Logs something that helps to explain.
 pub(crate) fn info(text: &str) {
     tell(INFO, text);
 }
@@ -34,7 +34,7 @@ fn tell(level: c_int, text: &str) {
     let text = format!("NET/Bowline : {}", text.replace('\0', "\\0"));
     let Ok(text) = CString::new(text) else { return };
     let file = c"bowline".as_ptr();
-    // SAFETY: NCCL gave the function, which takes a format and its arguments. The format is ours
-    // and wants one string; both strings last until it returns.
+    // SAFETY: NCCL provided the function, which takes a format and its arguments. The format is
+    // ours and takes one string; both strings outlive the call.
     unsafe { logger(level, NET, file, 0, c"%s".as_ptr(), text.as_ptr()) };
 }

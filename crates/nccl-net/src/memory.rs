@@ -1,4 +1,4 @@
-//! NCCL's memory: what is registered to send from, and what peers may write for one receive.
+//! NCCL's memory: regions to send from, and memory that peers may write for one receive.
 
 use std::ops::Range;
 
@@ -11,25 +11,25 @@ use crate::status::Trouble;
 pub(crate) struct Registered {
     addr: usize,
     len: usize,
-    /// None of an empty one.
+    /// `None` if it is empty.
     mr: Option<Mr>,
 }
 
 impl Registered {
-    /// Registers `len` bytes at `addr` to be sent from.
+    /// Registers `len` bytes at `addr` to send from.
     ///
     /// # Safety
-    /// The bytes can be read and written until this is dropped and [`Landing`]s in it are.
+    /// The bytes can be read and written until this and all [`Landing`]s in it are dropped.
     pub(crate) unsafe fn new(pd: &Pd, addr: usize, len: usize) -> Result<Registered, Trouble> {
         if len == 0 {
             return Ok(Registered { addr, len, mr: None });
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let mr = unsafe { register(pd, addr, len, Access::empty()) }?;
         Ok(Registered { addr, len, mr: Some(mr) })
     }
 
-    /// The region and the place in it of `len` bytes at `addr`; no region if they are none.
+    /// The region of `len` bytes at `addr`, and their position in it; no region if `len` is 0.
     pub(crate) fn part(&self, addr: usize, len: usize) -> Result<Option<Part>, Trouble> {
         let start = addr.checked_sub(self.addr).filter(|start| *start <= self.len);
         let end = start.and_then(|start| start.checked_add(len)).filter(|end| *end <= self.len);
@@ -46,15 +46,15 @@ impl Registered {
         }
     }
 
-    /// Offers `len` bytes at `addr` to the peer of a connection, to be written until the landing
-    /// ends.
+    /// Lets the peer of a connection write `len` bytes at `addr` until the landing is dropped.
     pub(crate) fn land(&self, pd: &Pd, addr: usize, len: usize) -> Result<Landing, Trouble> {
         self.part(addr, len)?;
         if len == 0 {
             return Ok(Landing { mr: None });
         }
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        // SAFETY: the bytes are a part of memory that `Registered::new` was promised of.
+        // SAFETY: the bytes are part of the memory that the caller of `Registered::new` vouched
+        // for.
         let mr = unsafe { register(pd, addr, len, access) }?;
         Ok(Landing { mr: Some(mr) })
     }
@@ -63,7 +63,7 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         // Work requests may still hold the region, and NCCL frees the memory next. A device that
-        // has ended touches nothing.
+        // has ended touches no memory.
         let _ = self.mr.as_ref().map(Mr::deregister);
     }
 }
@@ -75,28 +75,28 @@ pub(crate) struct Part {
     pub(crate) range: Range<usize>,
 }
 
-/// Where one message lands. Its key is good for these bytes and this receive only.
+/// The memory for one message. Its key is valid only for these bytes and this receive.
 #[derive(Debug)]
 pub(crate) struct Landing {
-    /// None of an empty one.
+    /// `None` if it is empty.
     pub(crate) mr: Option<Mr>,
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        // From here on a late packet, or a peer that does not keep to the protocol, writes nothing.
+        // From here on a late packet, or a peer that breaks the protocol, can write nothing.
         let _ = self.mr.as_ref().map(Mr::deregister);
     }
 }
 
-/// Registers memory of NCCL's.
+/// Registers memory of NCCL.
 ///
 /// # Safety
 /// The bytes can be read and written until the region is deregistered.
 unsafe fn register(pd: &Pd, addr: usize, len: usize, access: Access) -> Result<Mr, Trouble> {
     let pointer = std::ptr::with_exposed_provenance_mut::<u8>(addr);
-    // SAFETY: the caller's promise. Nobody owns the memory on this side: the registration ends
-    // before NCCL may free it.
+    // SAFETY: upheld by the caller. We own nothing of the memory: the registration ends before NCCL
+    // may free it.
     let buffer = unsafe { Buffer::foreign(pointer, len, Box::new(())) };
     let buffer = buffer.ok_or_else(|| Trouble::argument("memory beyond the address space"))?;
     Ok(pd.register_buffer(buffer, access)?)

@@ -1,5 +1,5 @@
-//! What NCCL holds: numbers that look like pointers. Whatever it hands back is looked up and never
-//! followed, so a handle that is stale or wrong is an error.
+//! The handles that NCCL holds: numbers that look like pointers. Handles that NCCL passes back are
+//! looked up and never dereferenced, so a stale or wrong handle is an error.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -10,12 +10,12 @@ use crate::comm::{Receiver, Sender};
 use crate::setup::Listening;
 use crate::status::Trouble;
 
-/// Requests of an object are numbered in so many bits below its own number.
+/// A request's number occupies this many bits below the number of its object.
 const REQUEST_BITS: u32 = 10;
-/// How long a connection that nobody asks about may stand still while others are asked about.
+/// How long a connection may go undriven while NCCL polls only others.
 const DRIVE: Duration = Duration::from_millis(1);
 
-/// Something with a number.
+/// An object with a number.
 pub(crate) enum Object {
     Listen(Mutex<Listening>),
     Send(Mutex<Sender>),
@@ -33,14 +33,14 @@ impl Object {
 }
 
 struct Table {
-    /// The next number. None is used twice.
+    /// The next number. Numbers are not reused.
     next: usize,
     objects: BTreeMap<usize, Arc<Object>>,
 }
 
 static TABLE: RwLock<Table> = RwLock::new(Table { next: 1, objects: BTreeMap::new() });
 
-/// Gives an object a number.
+/// Assigns a number to an object.
 pub(crate) fn add(object: Object) -> *mut c_void {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let number = table.next;
@@ -57,7 +57,7 @@ pub(crate) fn get(handle: *mut c_void) -> Result<Arc<Object>, Trouble> {
     found.ok_or_else(|| Trouble::argument(format!("{handle:?} is no connection, or is closed")))
 }
 
-/// Takes an object out of the table. A call that is under way in another thread still has it.
+/// Removes an object from the table. A call in progress in another thread still has it.
 pub(crate) fn take(handle: *mut c_void) -> Result<Arc<Object>, Trouble> {
     let object = get(handle)?;
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
@@ -65,12 +65,12 @@ pub(crate) fn take(handle: *mut c_void) -> Result<Arc<Object>, Trouble> {
     Ok(object)
 }
 
-/// Goes on with all connections, at most once in [`DRIVE`]: who waits for one request needs the
-/// others, since some transports repair, or send long messages piece by piece, when they are
-/// polled.
+/// Drives all connections, at most once per [`DRIVE`]. A caller that waits for one request depends
+/// on the others too, because some transports repair, or send long messages piece by piece, only
+/// when they are polled.
 pub(crate) fn drive_all() {
     static DRIVEN: Mutex<Option<Instant>> = Mutex::new(None);
-    // Another thread is at it.
+    // Another thread is doing it.
     let Ok(mut driven) = DRIVEN.try_lock() else { return };
     if driven.is_some_and(|last| last.elapsed() < DRIVE) {
         return;
@@ -79,7 +79,7 @@ pub(crate) fn drive_all() {
     let objects: Vec<Arc<Object>> = table.objects.values().cloned().collect();
     drop(table);
     for object in &objects {
-        // Who has a connection drives it.
+        // A thread that holds a connection drives it.
         match &**object {
             Object::Send(sender) => sender.try_lock().into_iter().for_each(|mut s| s.drive()),
             Object::Recv(receiver) => receiver.try_lock().into_iter().for_each(|mut r| r.drive()),
@@ -101,17 +101,17 @@ pub(crate) fn request_index(request: *mut c_void) -> Result<usize, Trouble> {
     index.checked_sub(1).ok_or_else(|| Trouble::argument(format!("{request:?} is no request")))
 }
 
-/// A number as NCCL takes it.
+/// A number as a pointer for NCCL.
 pub(crate) fn pointer(number: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(number)
 }
 
-/// A refusal of a handle of another kind.
+/// The error for a handle of the wrong kind.
 pub(crate) fn wrong_kind(object: &Object, wanted: &str) -> Trouble {
     Trouble::argument(format!("{} was given, and {wanted} is due", object.name()))
 }
 
-/// Locks what belongs to one connection. What a panic left half-changed is an error that stays.
+/// Locks the data of one connection. If a panic has left it half-changed, every later lock fails.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Trouble> {
     mutex.lock().map_err(|_| {
         Trouble::new(crate::abi::INTERNAL_ERROR, "an earlier call on this connection failed inside")

@@ -1,4 +1,4 @@
-//! What went wrong, as NCCL hears of it.
+//! Errors, as NCCL sees them.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,11 +7,11 @@ use bowline::{Error, Fault};
 
 use crate::{abi, log};
 
-/// Why a call failed: a result of NCCL's, and a sentence for its log.
+/// Why a call failed: an NCCL result code, and a message for its log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trouble {
     pub(crate) status: c_int,
-    /// Empty if the log has it already.
+    /// Empty if the message has been logged already.
     pub(crate) message: String,
 }
 
@@ -20,12 +20,12 @@ impl Trouble {
         Trouble { status, message: message.into() }
     }
 
-    /// An argument that cannot be.
+    /// An invalid argument.
     pub(crate) fn argument(message: impl Into<String>) -> Trouble {
         Trouble::new(abi::INVALID_ARGUMENT, message)
     }
 
-    /// A call that the plug-in does not have.
+    /// A call that the plug-in does not support.
     pub(crate) fn usage(message: impl Into<String>) -> Trouble {
         Trouble::new(abi::INVALID_USAGE, message)
     }
@@ -35,12 +35,12 @@ impl Trouble {
         Trouble::new(abi::REMOTE_ERROR, message)
     }
 
-    /// This machine.
+    /// A problem on this machine.
     pub(crate) fn system(message: impl Into<String>) -> Trouble {
         Trouble::new(abi::SYSTEM_ERROR, message)
     }
 
-    /// The same without its sentence, which the log has by now.
+    /// The same without its message, which has been logged by now.
     pub(crate) fn told(&self) -> Trouble {
         Trouble::new(self.status, String::new())
     }
@@ -57,9 +57,10 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Runs the body of a call. An error becomes a result and a line in NCCL's log; a panic ends here.
+/// Runs the body of a call. An error becomes a result code and a line in NCCL's log; panics are
+/// caught here.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Trouble>) -> c_int {
-    // What a panic leaves half-changed belongs to a connection that has failed for good.
+    // State that a panic leaves half-changed belongs to a connection that has failed for good.
     let trouble = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return abi::SUCCESS,
         Ok(Err(trouble)) => trouble,

@@ -1,12 +1,12 @@
 //! The symbols that NCCL looks for, from the newest version down.
 //!
-//! There is no `makeVDevice`: with one NCCL would merge devices into one, which nothing gains from
+//! There is no `makeVDevice`: NCCL would use it to merge devices into one, which has no benefit
 //! here.
 
 use crate::abi::{Name, NetV8, NetV9, NetV10, NetV11};
 use crate::calls::*;
 
-/// As `NCCL_NET` and `ncclConfig_t::netName` name it.
+/// The name for `NCCL_NET` and `ncclConfig_t::netName`.
 const NAME: Name = Name(c"Bowline".as_ptr());
 
 /// The interface of version 8.

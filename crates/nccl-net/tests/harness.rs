@@ -1,10 +1,10 @@
-//! The plug-in as NCCL loads it, driven by two processes (`src/harness`). `lab/nccl/run` plays all
-//! scenes over all transports, up to 64 MiB.
+//! Loads the plug-in as NCCL does, driven by two processes (`src/harness`). `lab/nccl/run` plays
+//! all scenes over all transports, up to 64 MiB.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Where Cargo has put the library of this build.
+/// The directory of the library that Cargo built.
 fn plugin() -> PathBuf {
     let here = std::env::current_exe().unwrap();
     here.parent().unwrap().join("libnccl_net_bowline.so")

@@ -22,26 +22,28 @@ pub(crate) type NotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
 /// `IBV_WC_SUCCESS` and failures that matter here.
 const SUCCESS: c_uint = 0;
-/// Completions taken at once when nobody has asked for them.
+/// How many completions to take at once when the program has not asked for them.
 const BATCH: usize = 32;
 
 /// Set in the opcodes of receives.
 const RECV: u64 = IBV_WC_RECV as u64;
 
-/// What the data path touches of a completion queue. The gate guards the rest.
+/// The part of a completion queue that the data path touches. The gate protects the other fields.
 #[repr(C, align(128))]
 pub(crate) struct CqSeat {
     gate: Gate,
     poll: Cell<Option<PollCq>>,
-    /// Always 1. Compared with a field the answer of the provider stays where it is, and is ours.
+    /// Always 1. Comparing with a field lets the provider's return value stay in its register,
+    /// which is also ours.
     one: Cell<c_int>,
-    /// The queue pair whose completions are counted here, and how many were, sends and receives.
+    /// The queue pair whose completions are counted here, and how many there were: sends and
+    /// receives.
     qpn: AtomicU32,
     done: [AtomicU64; 2],
     owner: AtomicPtr<Cq>,
 }
 
-// SAFETY: what is not atomic is touched by who is inside the gate alone, or before it is opened.
+// SAFETY: non-atomic fields are accessed only inside the gate, or before it is opened.
 unsafe impl Sync for CqSeat {}
 
 impl Seat for CqSeat {
@@ -69,8 +71,8 @@ impl Seat for CqSeat {
 }
 
 impl CqSeat {
-    /// Enters the gate if this is the seat of that queue. Where completions go is kept as the
-    /// gate's mark: in a register it would have to be saved and restored.
+    /// Enters the gate if this is the seat of that queue. The gate's mark holds the pointer to the
+    /// program's array of completions: a register would have to be saved and restored.
     #[inline(always)]
     pub(crate) fn enter(&self, cq: *mut ibv_cq, wc: *mut ibv_wc) -> bool {
         self.gate.enter(cq as usize, wc.expose_provenance())
@@ -81,18 +83,18 @@ impl CqSeat {
         core::ptr::with_exposed_provenance_mut(self.gate.mark())
     }
 
-    /// `ibv_poll_cq`, inside the gate, which is left.
+    /// `ibv_poll_cq` inside the gate. Leaves the gate.
     ///
     /// # Safety
-    /// As that. The gate was entered as this queue's, with the same place for completions.
+    /// Same as for that function. The gate was entered for this queue, with the same `wc`.
     #[inline(always)]
     pub(crate) unsafe fn poll(&self, cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-        // SAFETY: the caller's promise; the function is set before the gate is opened.
+        // SAFETY: upheld by the caller; the function is set before the gate is opened.
         let got = unsafe { self.poll.get().unwrap_unchecked()(cq, count, wc) };
         if got != self.one.get() {
             return self.sift(got);
         }
-        // SAFETY: the provider has filled one in. Status and opcode lie side by side.
+        // SAFETY: the provider has filled in one completion. Status and opcode are adjacent.
         let is_plain = unsafe {
             let wc = self.wc();
             (&raw const (*wc).status).cast::<u64>().read_unaligned() & NOT_PLAIN == 0
@@ -106,21 +108,21 @@ impl CqSeat {
         got
     }
 
-    /// Written by who is inside the gate, and read by others.
+    /// Called only inside the gate; other threads may read the count.
     #[inline(always)]
     fn count(&self, which: usize) {
         let count = &self.done[which];
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Other completions than a send's that has succeeded, or several, or none.
+    /// Handles everything but a single successful send: other completions, several, or none.
     #[inline(never)]
     fn sift(&self, got: c_int) -> c_int {
         let Ok(got @ 1..) = usize::try_from(got) else {
             self.gate.leave();
             return got;
         };
-        // SAFETY: the provider has filled in as many.
+        // SAFETY: the provider has filled in this many completions.
         let polled = unsafe { core::slice::from_raw_parts_mut(self.wc(), got) };
         let qpn = self.qpn.load(Ordering::Relaxed);
         if polled.iter().all(|wc| wc.status == SUCCESS && wc.qp_num == qpn) {
@@ -134,7 +136,7 @@ impl CqSeat {
     }
 }
 
-/// Status and opcode, as they lie in memory, of what is not simply a send that has succeeded.
+/// Mask over status and opcode, as laid out in memory, of everything that is not a successful send.
 const NOT_PLAIN: u64 = if cfg!(target_endian = "little") {
     RECV << 32 | u32::MAX as u64
 } else {
@@ -147,30 +149,30 @@ pub(crate) struct Cq {
     pub(crate) raw: *mut ibv_cq,
     poll: PollCq,
     seat: Held<CqSeat>,
-    /// More is to be done than to ask the provider: see [`Cq::poll_special`].
+    /// A poll must do more than call the provider: see [`Cq::poll_special`].
     special: AtomicBool,
-    /// The queue pair whose completions the seat counts. It is the only one as long as the data
-    /// path may poll.
+    /// The queue pair whose completions the seat counts. While the data path may poll, it is the
+    /// only queue pair on this queue.
     counted: AtomicPtr<Qp>,
     backup: AtomicPtr<ibv_cq>,
     backup_poll: PollCq,
     inner: UnsafeCell<Inner>,
-    /// The channel that the program gave it.
+    /// The program's completion channel for it.
     pub(crate) channel: *mut ibv_comp_channel,
-    /// The program waits for an event that only we can give.
+    /// The program waits for an event that only this library can deliver.
     pub(crate) armed: AtomicBool,
-    /// Events that we gave, and that are not acknowledged.
+    /// Number of events that this library delivered and that are not acknowledged.
     pub(crate) given: AtomicU32,
 }
 
 #[derive(Default)]
 struct Inner {
     users: Vec<*const Qp>,
-    /// Completions that were taken off the provider's queue, and wait for the program.
+    /// Completions that were taken from the provider's queue and wait for the program.
     buffer: VecDeque<ibv_wc>,
 }
 
-/// A completion queue that is locked.
+/// A locked completion queue.
 struct Locked<'a> {
     cq: &'a Cq,
     inside: GateGuard<'a>,
@@ -185,7 +187,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-// SAFETY: verbs objects may be used from any thread; `inner` is only touched under the lock.
+// SAFETY: verbs objects may be used from any thread; `inner` is accessed only under the lock.
 unsafe impl Send for Cq {}
 // SAFETY: as above.
 unsafe impl Sync for Cq {}
@@ -194,7 +196,7 @@ impl Cq {
     pub(crate) fn new(raw: *mut ibv_cq, channel: *mut ibv_comp_channel, polls: [PollCq; 2]) -> Cq {
         let seat = CQS.claim(raw);
         seat.poll.set(Some(polls[0]));
-        // Until one queue pair completes here, and no other.
+        // Slow until exactly one queue pair completes here.
         seat.gate.lock().set_slow(true);
         Cq {
             raw,
@@ -223,7 +225,7 @@ impl Cq {
         self.locked(self.seat.gate.lock())
     }
 
-    /// As [`Cq::lock`], by who is inside its gate.
+    /// Like [`Cq::lock`], for a thread that is already inside the gate.
     fn locked<'a>(&'a self, inside: GateGuard<'a>) -> Locked<'a> {
         Locked { cq: self, inside }
     }
@@ -236,7 +238,7 @@ impl Cq {
         }
     }
 
-    /// Begins anew.
+    /// Resets the count.
     pub(crate) fn forget_counted(&self, qp: &Qp, which: usize) {
         if self.counts(qp) {
             self.seat.done[which].store(0, Ordering::Relaxed);
@@ -247,14 +249,14 @@ impl Cq {
         core::ptr::eq(self.counted.load(Ordering::Relaxed), qp)
     }
 
-    /// What the lock guards.
+    /// The data that the lock protects.
     #[expect(clippy::mut_from_ref, reason = "the guard shows that nobody else has it")]
     fn inner<'a>(&'a self, _locked: &'a Locked<'_>) -> &'a mut Inner {
-        // SAFETY: whoever has the guard of this lock is alone with it.
+        // SAFETY: the guard of this lock gives exclusive access.
         unsafe { &mut *self.inner.get() }
     }
 
-    /// A queue pair completes here. It leaves before it ends.
+    /// Registers a queue pair that completes here. It must leave before it is destroyed.
     pub(crate) fn join(&self, qp: &Qp) {
         let locked = self.lock();
         let users = &mut self.inner(&locked).users;
@@ -263,14 +265,14 @@ impl Cq {
         }
         users.push(qp);
         if users.len() == 1 {
-            // What is counted for one is never another's.
+            // Counts of one queue pair must never be taken for another's.
             self.seat.done.iter().for_each(|count| count.store(0, Ordering::Relaxed));
             self.seat.qpn.store(qp.qpn(Rail::Default), Ordering::Relaxed);
             self.counted.store(core::ptr::from_ref(qp).cast_mut(), Ordering::Relaxed);
         }
     }
 
-    /// A queue pair completes here no more; what it has left goes with it.
+    /// Removes a queue pair, and the completions that it has left.
     pub(crate) fn leave(&self, qp: &Qp) {
         let locked = self.lock();
         let inner = self.inner(&locked);
@@ -282,27 +284,27 @@ impl Cq {
         }
     }
 
-    /// From now on every poll looks twice.
+    /// Makes every poll take the slow path from now on.
     pub(crate) fn make_special(&self) {
         let _locked = self.lock();
         self.special.store(true, Ordering::Relaxed);
     }
 
-    /// `ibv_poll_cq`, where the data path keeps out.
+    /// `ibv_poll_cq`, when the data path cannot handle it.
     ///
     /// # Safety
-    /// As that: there is room for `count` completions at `wc`.
+    /// Same as for that function: there is room for `count` completions at `wc`.
     pub(crate) unsafe fn poll(&self, cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
         let locked = self.lock();
         let got = if self.is_special() {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             unsafe { self.poll_special(&locked, count, wc) }
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             let got = unsafe { (self.poll)(cq, count, wc) };
             match usize::try_from(got) {
                 Ok(some @ 1..) => {
-                    // SAFETY: the provider has filled in as many.
+                    // SAFETY: the provider has filled in this many completions.
                     let polled = unsafe { core::slice::from_raw_parts_mut(wc, some) };
                     self.sift(&locked, Rail::Default, polled)
                 }
@@ -314,7 +316,7 @@ impl Cq {
         got
     }
 
-    /// Takes a provider's completions in, and keeps those that are for the program.
+    /// Processes a provider's completions, and keeps those that are for the program.
     #[inline(never)]
     fn sift(&self, locked: &Locked<'_>, rail: Rail, polled: &mut [ibv_wc]) -> c_int {
         let mut kept = 0;
@@ -328,10 +330,10 @@ impl Cq {
         kept as c_int
     }
 
-    /// Whether a completion is for the program, as it should see it.
+    /// Whether a completion is for the program. Adjusts it to what the program should see.
     fn take(&self, locked: &Locked<'_>, rail: Rail, wc: &mut ibv_wc) -> bool {
         let users = &self.inner(locked).users;
-        // SAFETY: queue pairs leave, under this lock, before they end.
+        // SAFETY: queue pairs leave, under this lock, before they are destroyed.
         let mut all = users.iter().map(|user| unsafe { &**user });
         let Some(qp) = all.find(|qp| qp.qpn(rail) == wc.qp_num) else { return true };
         if wc.status == SUCCESS {
@@ -344,12 +346,13 @@ impl Cq {
         false
     }
 
-    /// Polls while completions wait here, or a queue pair is moving or away.
+    /// Polls while completions wait here, or a queue pair is moving or on the backup.
     #[cold]
     #[inline(never)]
     unsafe fn poll_special(&self, locked: &Locked<'_>, count: c_int, wc: *mut ibv_wc) -> c_int {
         let Ok(count @ 1..) = usize::try_from(count) else { return 0 };
-        // SAFETY: the caller's promise: there is room for so many, whatever is there now.
+        // SAFETY: the caller guarantees room for this many completions, whatever the memory holds
+        // now.
         let out = unsafe { core::slice::from_raw_parts_mut(wc, count) };
         let mut taken = 0;
         while taken < count
@@ -363,7 +366,7 @@ impl Cq {
                 return taken as c_int;
             }
             let room = &mut out[taken..];
-            // SAFETY: a live queue, and room for as many.
+            // SAFETY: a live queue, and room for this many completions.
             let got = unsafe { poll(raw, room.len() as c_int, room.as_mut_ptr()) };
             if got > 0 {
                 taken += self.sift(locked, rail, &mut room[..got as usize]) as usize;
@@ -372,7 +375,7 @@ impl Cq {
             }
         }
         let inner = self.inner(locked);
-        // SAFETY: queue pairs leave, under this lock, before they end.
+        // SAFETY: queue pairs leave, under this lock, before they are destroyed.
         let ordinary = inner.users.iter().all(|user| unsafe { (**user).is_home() });
         if taken < count && ordinary && inner.buffer.is_empty() {
             self.special.store(false, Ordering::Relaxed);
@@ -380,7 +383,7 @@ impl Cq {
         taken as c_int
     }
 
-    /// The provider's queues, the second device's too if there is one.
+    /// The provider's queues: the first device's, and the second's if there is one.
     fn sources(&self) -> impl Iterator<Item = (Rail, *mut ibv_cq, PollCq)> + use<> {
         let first = (Rail::Default, self.raw, self.poll);
         let backup = self.backup();
@@ -388,13 +391,13 @@ impl Cq {
         core::iter::once(first).chain(second)
     }
 
-    /// Takes what providers have into the buffer; how many completions wait there.
+    /// Moves the providers' completions into the buffer. Returns how many wait there.
     pub(crate) fn drain(&self) -> usize {
         let locked = self.lock();
         for (rail, raw, poll) in self.sources() {
             loop {
                 let mut batch = [ibv_wc::default(); BATCH];
-                // SAFETY: a live queue, and room for as many.
+                // SAFETY: a live queue, and room for this many completions.
                 let got = unsafe { poll(raw, BATCH as c_int, batch.as_mut_ptr()) };
                 let Ok(got @ 1..) = usize::try_from(got) else { break };
                 let kept = self.sift(&locked, rail, &mut batch[..got]) as usize;
@@ -411,14 +414,14 @@ impl Cq {
         waiting
     }
 
-    /// Completions that we make up: of a connection that has failed.
+    /// Adds completions made up by this library, for a connection that has failed.
     pub(crate) fn add(&self, made_up: impl IntoIterator<Item = ibv_wc>) {
         let locked = self.lock();
         self.inner(&locked).buffer.extend(made_up);
         self.special.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a poll would look twice.
+    /// Whether a poll takes the slow path.
     pub(crate) fn is_special(&self) -> bool {
         self.special.load(Ordering::Relaxed)
     }

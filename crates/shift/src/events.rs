@@ -1,6 +1,6 @@
-//! Completion events. The program's channel is the kernel's, and nobody else can raise an event on
-//! it. So whoever waits by `ibv_get_cq_event` waits in slices, and looks between them whether a
-//! queue has completions that the first device does not know of.
+//! Completion events. The program's channel belongs to the kernel, and only the kernel can raise an
+//! event on it. So `ibv_get_cq_event` waits in short slices, and checks in between whether a queue
+//! has completions that the first device does not know about.
 
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use bowline_verbs_types::{ibv_comp_channel, ibv_cq};
 
 use crate::cq::Cq;
 
-/// How long a slice is: while a queue has to be looked at, and otherwise.
+/// Length of a slice: while a queue needs checking, and otherwise.
 const BUSY_MS: c_int = 2;
 const IDLE_MS: c_int = 50;
 
@@ -21,14 +21,14 @@ fn queues() -> MutexGuard<'static, HashMap<usize, Vec<Arc<Cq>>>> {
     QUEUES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A queue reports to a channel.
+/// Registers a queue that reports to a channel.
 pub(crate) fn join(cq: &Arc<Cq>) {
     if !cq.channel.is_null() {
         queues().entry(cq.channel as usize).or_default().push(Arc::clone(cq));
     }
 }
 
-/// A queue ends.
+/// Removes a queue.
 pub(crate) fn leave(cq: &Cq) {
     let mut queues = queues();
     if let Some(of_channel) = queues.get_mut(&(cq.channel as usize)) {
@@ -43,20 +43,20 @@ fn of(channel: *mut ibv_comp_channel) -> Vec<Arc<Cq>> {
 /// `ibv_get_cq_event`.
 ///
 /// # Safety
-/// As that.
+/// Same as for that function.
 pub(crate) unsafe fn get(
     library: &Library,
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     tag: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let real = || unsafe { (library.ibv_get_cq_event)(channel, cq, tag) };
     let watched = of(channel);
     if watched.is_empty() {
         return real();
     }
-    // SAFETY: the program's own channel; neither touches memory of ours.
+    // SAFETY: the program passed a valid channel; neither call touches our memory.
     let (fd, blocks) = unsafe {
         let fd = (*channel).fd;
         (fd, libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK == 0)
@@ -68,7 +68,7 @@ pub(crate) unsafe fn get(
         if let Some(found) = watched.iter().find(waiting) {
             found.armed.store(false, Ordering::Release);
             found.given.fetch_add(1, Ordering::AcqRel);
-            // SAFETY: the caller's places, and a queue that the program has not destroyed.
+            // SAFETY: the caller provided both places, and the program has not destroyed the queue.
             unsafe {
                 *cq = found.raw;
                 *tag = (*found.raw).cq_context;
@@ -77,7 +77,7 @@ pub(crate) unsafe fn get(
         }
         let slice = if special { BUSY_MS } else { IDLE_MS };
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry of ours.
+        // SAFETY: one entry, which is ours.
         let ready = unsafe { libc::poll(&raw mut poll, 1, if blocks { slice } else { 0 }) };
         if ready > 0 || !blocks {
             let code = real();
@@ -89,17 +89,17 @@ pub(crate) unsafe fn get(
             }
             return code;
         }
-        // SAFETY: the thread's own error number.
+        // SAFETY: errno belongs to this thread.
         if ready < 0 && unsafe { *libc::__errno_location() } == libc::EINTR {
             return -1;
         }
     }
 }
 
-/// `ibv_ack_cq_events`: those that we gave are not the library's.
+/// `ibv_ack_cq_events`. Events that this library delivered are not acknowledged to libibverbs.
 ///
 /// # Safety
-/// As that.
+/// Same as for that function.
 pub(crate) unsafe fn ack(library: &Library, known: Option<&Cq>, cq: *mut ibv_cq, count: u32) {
     let ours = known.map_or(0, |known| {
         let given = known.given.load(Ordering::Acquire).min(count);
@@ -107,7 +107,7 @@ pub(crate) unsafe fn ack(library: &Library, known: Option<&Cq>, cq: *mut ibv_cq,
         given
     });
     if count > ours {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { (library.ibv_ack_cq_events)(cq, count - ours) };
     }
 }

@@ -1,14 +1,14 @@
-//! SHIFT for other people's NICs: preloaded into an unmodified verbs program, this library stands
-//! between it and the system's libibverbs (`docs/decisions/0053-shift-over-verbs.md`).
+//! SHIFT for third-party NICs: preloaded into an unmodified verbs program, this library sits
+//! between the program and the system's libibverbs (`docs/decisions/0053-shift-over-verbs.md`).
 //!
-//! The program keeps its provider. Control verbs are carried out by it, and then once more, in the
-//! background, on a second device (`session`). Data verbs go to the provider too; what a program
-//! posts is remembered in a few bytes (`ring`), because a provider's rings are not ours to read.
-//! When a path dies, the agents of [`bowline_failover`] agree where to continue; `rails` is what
-//! they see of the two devices.
+//! The program keeps its provider. The provider executes control verbs, and then this library
+//! repeats them in the background on a second device (`session`). Data verbs go to the provider
+//! too. What a program posts is recorded in a few bytes (`ring`), because we cannot read a
+//! provider's rings. When a path dies, the agents of [`bowline_failover`] agree where to continue;
+//! `rails` is their view of the two devices.
 //!
-//! Locks, in the order in which they are taken: the session's core, a completion queue, a queue
-//! pair. Posting takes the last alone, polling the last two at most.
+//! Lock order: the session's core, a completion queue, a queue pair. Posting takes only the last
+//! one, polling at most the last two.
 
 mod aside;
 mod cq;

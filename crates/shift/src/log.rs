@@ -21,7 +21,7 @@ fn level() -> Level {
     })
 }
 
-/// Where messages go.
+/// The log of this library.
 pub(crate) fn log() -> Log {
     Log::new(|severity, message| {
         let (at, label) = match severity {
@@ -29,7 +29,7 @@ pub(crate) fn log() -> Log {
             Severity::Info => (Level::Info, "info"),
         };
         if at <= level() {
-            // Where standard error is closed there is nobody to tell.
+            // If standard error is closed, nobody can be told.
             let _ = writeln!(std::io::stderr(), "bowline: {label}: {message}");
         }
     })

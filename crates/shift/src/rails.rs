@@ -1,4 +1,4 @@
-//! The two devices as the agent sees them.
+//! The two devices, as the agent sees them.
 
 use core::any::Any;
 use core::net::IpAddr;
@@ -12,7 +12,7 @@ use bowline_wire::{Psn, Qpn};
 
 use crate::qp::{Left, Qp};
 
-/// What the agent's own datagrams go through.
+/// The devices that carry the agent's own datagrams.
 pub(crate) struct Nics {
     pub(crate) nics: [VerbsNic; 2],
     pub(crate) pds: Vec<Arc<Pd>>,
@@ -33,7 +33,7 @@ impl Rails for HwRails<'_> {
     }
 }
 
-/// One of them.
+/// One of the two devices, lent to the agent.
 struct HwRail<'a> {
     rail: Rail,
     context: &'a Arc<Context>,
@@ -41,7 +41,7 @@ struct HwRail<'a> {
     nics: &'a mut Nics,
 }
 
-/// A connection between two devices. Its requests stay where they are remembered.
+/// A connection on its way between two devices. Its requests stay in the rings.
 struct HwBody {
     qp: Arc<Qp>,
     left: Left,
@@ -81,7 +81,7 @@ impl HwRail<'_> {
     }
 }
 
-/// A provider has refused something.
+/// The error for something that a provider refused.
 fn refused(why: &'static str) -> ControlError {
     ControlError::Invalid { what: "queue pair", why }
 }
@@ -117,7 +117,7 @@ impl RailNic for HwRail<'_> {
     }
 
     fn set_peer_keys_differ(&mut self, _qpn: Qpn, _differ: bool) -> Result<(), ControlError> {
-        // Queue pairs translate keys by themselves.
+        // Queue pairs translate keys themselves.
         Ok(())
     }
 
@@ -150,7 +150,8 @@ impl RailNic for HwRail<'_> {
         carry: Carry,
     ) -> Result<Box<dyn Body>, ControlError> {
         let qp = self.qp(qpn)?;
-        // Transport state is the device's own. Who wants it along ends the connection.
+        // Transport state belongs to the device and cannot move. If it must move, end the
+        // connection.
         let Some(left) = qp.detach(carry == Carry::Transport) else {
             qp.fail();
             return Err(refused("more requests are outstanding than its queue holds"));

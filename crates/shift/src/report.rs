@@ -1,4 +1,4 @@
-//! What is said at the end, to the file that `BOWLINE_REPORT` names.
+//! The report at exit, written to the file that `BOWLINE_REPORT` names.
 
 use std::io::Write;
 use std::sync::{Mutex, Once, PoisonError};
@@ -7,19 +7,19 @@ use crate::session;
 
 static CLOSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// A device is open: what becomes of it is reported when the program ends.
+/// Called when a device is opened: its report is written when the program ends.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     if std::env::var_os("BOWLINE_REPORT").is_some() {
         ONCE.call_once(|| {
-            // SAFETY: `at_exit` may run whenever the process ends. Without room for the handler
-            // there is no report.
+            // SAFETY: `at_exit` may run whenever the process ends. If the handler cannot be
+            // registered, there is no report.
             let _ = unsafe { libc::atexit(at_exit) };
         });
     }
 }
 
-/// The account of a device that is closed.
+/// Adds the report of a closed device.
 pub(crate) fn add(line: String) {
     CLOSED.lock().unwrap_or_else(PoisonError::into_inner).push(line);
 }
@@ -30,12 +30,12 @@ extern "C" fn at_exit() {
         write(&CLOSED.lock().unwrap_or_else(PoisonError::into_inner))
     });
     if let Ok(Err(error)) = written {
-        // Where standard error is closed there is nobody to tell.
+        // If standard error is closed, nobody can be told.
         let _ = writeln!(std::io::stderr(), "bowline: warning: BOWLINE_REPORT: {error}");
     }
 }
 
-/// Adds a line for every device. In one write: several processes may share the file.
+/// Appends a line for every device, in one write because several processes may share the file.
 fn write(lines: &[String]) -> std::io::Result<()> {
     let Some(path) = std::env::var_os("BOWLINE_REPORT") else { return Ok(()) };
     let mut text = lines.join("\n");

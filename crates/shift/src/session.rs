@@ -1,5 +1,5 @@
-//! A device that the program has opened, and all that stands behind it: the second device, the
-//! agent, the store.
+//! A device that the program has opened, and everything behind it: the second device, the agent,
+//! the store.
 
 use core::ffi::c_uint;
 use core::net::IpAddr;
@@ -28,25 +28,26 @@ use crate::rails::{HwRails, Nics};
 use crate::shadow::Shadow;
 use crate::{log, report, verbs};
 
-/// Tokens that can wait for the agent's thread.
+/// Maximum number of tokens queued for the agent's thread.
 const MAX_TOKENS: usize = 1 << 16;
-/// Keys of peers' memory that are watched in the store.
+/// Maximum number of peers' memory keys that are watched in the store.
 const MAX_KEYS: usize = 1 << 16;
-/// How often ports are asked whether they are up.
+/// How often to check whether ports are up.
 const LINK_PERIOD: Duration = Duration::from_millis(10);
-/// Asynchronous events of the agent's contexts that are kept: nobody reads them.
+/// Asynchronous events of the agent's contexts that are kept. Nothing reads them.
 const MAX_EVENTS: usize = 16;
-/// How long the peer may take: devices are slower than engines.
+/// How long the peer may take to answer: devices are slower than engines.
 const GIVE_UP_NS: u64 = 5_000_000_000;
-/// How long to finish what was sent, before a peer's return is called off for the first time.
+/// How long to drain before a peer's return is called off for the first time.
 const DRAIN_NS: u64 = 2_000_000_000;
-/// How long a peer that is asked to do so may say nothing.
+/// How long a peer that is asked to drain may be silent.
 const DRAIN_SILENCE_NS: u64 = 4_000_000_000;
 
 const WAKE: u64 = 0;
 const PATH_FAILED: u64 = 1 << 32;
 const BROKEN: u64 = 1 << 40;
-/// What a look for a key of the peer's memory is called, where queue pairs have a life.
+/// Marks the life number of a lookup for one of a peer's memory keys. Other lookups have the life
+/// of a queue pair there.
 const KEY_LIFE: u64 = 1 << 63;
 
 /// The functions of a provider that are called on the data path.
@@ -61,7 +62,7 @@ impl Provider {
     /// # Safety
     /// The context is open.
     unsafe fn of(context: *mut ibv_context) -> Provider {
-        // SAFETY: the caller's promise; every provider has these.
+        // SAFETY: upheld by the caller; every provider has these.
         let ops = unsafe { &(*context).ops };
         Provider {
             post_send: ops.post_send,
@@ -77,18 +78,18 @@ pub(crate) struct Session {
     pub(crate) library: &'static Library,
     /// The program's own context.
     own: *mut ibv_context,
-    /// Contexts of ours on both devices: for the agent, and on the second for all counterparts.
+    /// Our contexts on both devices: for the agent, and on the second also for all counterparts.
     pub(crate) contexts: [Arc<Context>; 2],
     pub(crate) providers: [Provider; 2],
     pub(crate) aside: Aside,
-    /// What was said that need not be said again.
+    /// Warnings that need not be repeated.
     pub(crate) told: Mutex<HashSet<&'static str>>,
     core: Mutex<Core>,
     qps: RwLock<HashMap<(Rail, u32), Arc<Qp>>>,
-    /// Keys of the program's memory, and of the peers', on the second device.
+    /// Keys on the second device, of the program's memory and of the peers'.
     lkeys: RwLock<HashMap<u32, u32>>,
     rkeys: RwLock<HashMap<(IpAddr, u32), u32>>,
-    /// Keys of peers that were asked for, by what the looks are called.
+    /// Peers' keys that have been looked up, by the number of the lookup.
     asked: Mutex<HashMap<(IpAddr, u32), u64>>,
     asks: AtomicU64,
     pub(crate) pds: Mutex<HashMap<usize, *mut ibv_pd>>,
@@ -110,7 +111,7 @@ pub(crate) struct ShadowMr {
     pub(crate) key: Option<Key>,
 }
 
-/// The agent and what it works with, under one lock.
+/// The agent and the data that it works with, under one lock.
 pub(crate) struct Core {
     agent: Agent,
     nics: Nics,
@@ -137,12 +138,12 @@ fn sessions() -> MutexGuard<'static, HashMap<usize, Arc<Session>>> {
     SESSIONS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What stands behind a context of the program's.
+/// The session of a context of the program.
 pub(crate) fn of(context: *mut ibv_context) -> Option<Arc<Session>> {
     sessions().get(&(context as usize)).cloned()
 }
 
-/// All that are open.
+/// All open sessions.
 pub(crate) fn all() -> Vec<Arc<Session>> {
     sessions().values().cloned().collect()
 }
@@ -154,7 +155,7 @@ fn named() -> Option<(String, String)> {
     Some((first.to_owned(), second.to_owned()))
 }
 
-/// The program has opened a device: stands behind it, if it is the one that has a backup.
+/// The program has opened a device. If it is the one that has a backup, creates a session for it.
 pub(crate) fn opened(library: &'static Library, own: *mut ibv_context, name: &str) {
     let Some((first, second)) = named().filter(|(first, _)| first == name) else { return };
     let log = log::log();
@@ -163,7 +164,7 @@ pub(crate) fn opened(library: &'static Library, own: *mut ibv_context, name: &st
             verbs::QPS.prepare();
             verbs::CQS.prepare();
             sessions().insert(own as usize, Arc::clone(&session));
-            // SAFETY: the program's context, which it does not have yet: nobody calls through it.
+            // SAFETY: the program does not have the context yet, so no thread calls through it.
             unsafe {
                 session.aside.stand_before(own);
                 (*own).ops.post_send = verbs::post_send;
@@ -188,7 +189,7 @@ pub(crate) fn closing(own: *mut ibv_context) {
     }
 }
 
-/// Opens a device once more, for the agent.
+/// Opens a device a second time, for the agent.
 fn open(name: &str, inbox: &Arc<EventChannel<u64>>) -> Result<(Arc<Context>, VerbsNic), String> {
     let name: VerbsName = format!("verbs:{name}").parse().map_err(|error| format!("{error}"))?;
     let events = EventChannel::new(MAX_EVENTS).map_err(|error| error.to_string())?;
@@ -288,7 +289,7 @@ impl Session {
         self.inbox.push(tag | u64::from(qpn.get()));
     }
 
-    /// A request of a queue pair that is away has failed for good.
+    /// A request of a queue pair on the backup has failed for good.
     pub(crate) fn broken(&self, qpn: Qpn) {
         self.inbox.push(BROKEN | u64::from(qpn.get()));
     }
@@ -305,7 +306,7 @@ impl Session {
         self.rkeys.read().unwrap_or_else(PoisonError::into_inner).get(&(peer, key)).copied()
     }
 
-    /// A region has its counterpart: peers are told.
+    /// A region has a counterpart: publishes it for peers.
     pub(crate) fn region_made(&self, lkey: u32, rkey: u32, backup: &ibv_mr) -> Option<Key> {
         self.lkeys.write().unwrap_or_else(PoisonError::into_inner).insert(lkey, backup.lkey);
         let key = region_key(self.contexts[0].caps().addr, rkey)?;
@@ -315,7 +316,7 @@ impl Session {
         Some(key)
     }
 
-    /// A region ends.
+    /// A region has been deregistered.
     pub(crate) fn region_gone(&self, lkey: u32, key: Option<Key>) {
         self.lkeys.write().unwrap_or_else(PoisonError::into_inner).remove(&lkey);
         if let Some(key) = key {
@@ -352,12 +353,12 @@ impl Session {
         self.each_qp().iter().for_each(|qp| qp.feed());
     }
 
-    /// The address that a queue pair's program uses.
+    /// The address that the program uses for a queue pair.
     fn own_addr(&self, route: &ibv_ah_attr) -> IpAddr {
         let mut entry = ibv_gid_entry::default();
         let (port, index) = (route.port_num.max(1), route.grh.sgid_index);
         let size = size_of::<ibv_gid_entry>();
-        // SAFETY: the program's open context, and an entry of that size for it to fill in.
+        // SAFETY: the program's open context, and an entry of that size to fill in.
         let code = unsafe {
             let query = self.library._ibv_query_gid_ex;
             query(self.own, port.into(), index.into(), &raw mut entry, 0, size)
@@ -365,7 +366,7 @@ impl Session {
         if code == 0 { address(&entry.gid) } else { self.contexts[0].caps().addr }
     }
 
-    /// Looks after a connection, whose spare exists: tells peers of it, and looks for theirs.
+    /// Manages a connection whose spare exists: publishes it for peers, and looks up the peer's.
     pub(crate) fn begin(&self, qp: &Arc<Qp>) {
         let (peer, rtr) = {
             let attrs = qp.attrs();
@@ -393,7 +394,7 @@ impl Session {
         }
     }
 
-    /// Looks after a connection no more: the program resets, fails or destroys it.
+    /// Stops managing a connection: the program resets, fails or destroys it.
     pub(crate) fn end(&self, qp: &Qp) {
         let core = &mut *self.core();
         let Some(watched) = core.watched.remove(&qp.qpn(Rail::Default)) else { return };
@@ -404,7 +405,7 @@ impl Session {
         }
     }
 
-    /// Calls the agent, and keeps book of what follows from it.
+    /// Calls the agent, then logs and records what it reports.
     fn supervise<R>(
         &self,
         core: &mut Core,
@@ -471,7 +472,7 @@ impl Session {
         }
     }
 
-    /// The store has found something: peers, or keys of theirs.
+    /// Takes the store's answers: peers, or keys of their memory.
     fn found(&self, core: &mut Core) {
         for (who, bytes) in self.directory.found() {
             if who.life & KEY_LIFE != 0 {
@@ -522,8 +523,8 @@ impl Session {
             });
         }
         self.log.info(&format!("failover: QP {} has a backup, to {}", who.qpn, entry.addrs[1]));
-        // The kernel resolves an address when it is first used, which must not be when its link is
-        // dead. The peer's agent drops this: it is no message.
+        // The kernel resolves an address when it is first used, so use it now rather than when its
+        // link is dead. The peer's agent drops this datagram, because it is not a message.
         for rail in Rail::ALL {
             let i = rail.index();
             let (dst, qpn) = (entry.addrs[i], entry.agents[i]);
@@ -531,14 +532,14 @@ impl Session {
             let wr =
                 SendWr { payload: Payload::Inline(&[0]), ud, ..SendWr::new(0, SendOp::Send, &[]) };
             if let Some(own) = &own {
-                // One that is not taken costs time later, and nothing else.
+                // If this fails, the only cost is time later.
                 let _ = core.nics.nics[i].post_send(self.now(), own.agents[i], &wr);
             }
         }
     }
 
-    /// Asks the store for keys of peers' memory that requests have named for the first time. From
-    /// then on they are watched: a peer may register other memory under one.
+    /// Looks up peers' memory keys that requests have used for the first time. From then on they
+    /// are watched, because a peer may register other memory under the same key.
     fn ask_for_keys(&self) {
         for qp in self.each_qp() {
             let (peer_keys, from) = {
@@ -568,7 +569,7 @@ impl Session {
         core.tally.account(Mode::Shift, (core.watched.len(), ready), core.agent.away())
     }
 
-    /// Its account as one line of JSON.
+    /// The account as one line of JSON.
     pub(crate) fn report(&self) -> String {
         let caps = self.contexts[0].caps();
         format!(
@@ -579,14 +580,14 @@ impl Session {
         )
     }
 
-    /// Ends the threads, and takes entries out of the store.
+    /// Ends the threads, and removes entries from the store.
     pub(crate) fn shut_down(&self) {
         self.shadow.stop();
         self.stopping.store(true, Ordering::Release);
         self.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic there has ended failover already.
+            // A panic there has already ended failover.
             let _ = thread.join();
         }
         self.directory.shutdown();

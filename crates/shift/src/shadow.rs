@@ -1,5 +1,5 @@
-//! Shadow control verbs: what the program makes on its device is made once more on the second, in
-//! the same order, by a thread of its own.
+//! Shadow control verbs: a separate thread repeats on the second device what the program creates on
+//! its own device, in the same order.
 
 use core::ptr::null_mut;
 use std::io;
@@ -17,15 +17,15 @@ use crate::session::{Session, ShadowMr};
 
 type Job = Box<dyn FnOnce(&Arc<Session>) + Send>;
 
-/// The way to the thread.
+/// The queue of jobs for the thread.
 #[derive(Default)]
 pub(crate) struct Shadow {
     jobs: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A pointer that a job takes along: verbs objects may be used from any thread, and who destroys
-/// one waits for the jobs before.
+/// A pointer that a job carries. Verbs objects may be used from any thread, and destroying one
+/// waits for all earlier jobs.
 struct Carried<T>(*mut T);
 
 // SAFETY: as above.
@@ -49,16 +49,16 @@ impl Shadow {
 
     pub(crate) fn order(&self, job: impl FnOnce(&Arc<Session>) + Send + 'static) {
         if let Some(jobs) = &*self.jobs.lock().unwrap_or_else(PoisonError::into_inner) {
-            // Once the thread has ended there are no counterparts to make.
+            // Once the thread has ended, there are no counterparts to create.
             let _ = jobs.send(Box::new(job));
         }
     }
 
-    /// Waits until all that was ordered before is done.
+    /// Waits until all earlier jobs are done.
     pub(crate) fn flush(&self) {
         let (done, wait) = channel();
         self.order(move |_| _ = done.send(()));
-        // A thread that has ended has dropped the other end.
+        // If the thread has ended, the other end is dropped.
         let _ = wait.recv();
     }
 
@@ -66,7 +66,7 @@ impl Shadow {
         drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic there has ended it, too.
+            // A panic has ended the thread too.
             let _ = thread.join();
         }
     }
@@ -84,7 +84,7 @@ fn last_error() -> io::Error {
 }
 
 impl Session {
-    /// The program has made a domain.
+    /// The program has created a domain.
     pub(crate) fn shadow_pd(&self, pd: *mut ibv_pd) {
         let pd = Carried(pd);
         self.shadow.order(move |session| {
@@ -99,12 +99,12 @@ impl Session {
         });
     }
 
-    /// The program ends a domain.
+    /// The program frees a domain.
     pub(crate) fn end_pd(&self, pd: *mut ibv_pd) {
         self.shadow.flush();
         let backup = self.pds.lock().unwrap_or_else(PoisonError::into_inner).remove(&(pd as usize));
         if let Some(backup) = backup {
-            // SAFETY: made here, and ended once. One that is in use stays.
+            // SAFETY: created here, and freed once. If it is in use, it stays.
             let _ = unsafe { (self.library.ibv_dealloc_pd)(backup) };
         }
     }
@@ -115,16 +115,17 @@ impl Session {
 
     /// The program has registered memory.
     pub(crate) fn shadow_mr(&self, mr: *mut ibv_mr, iova: u64, access: u32) {
-        // SAFETY: a region that was just made.
+        // SAFETY: a region that was just registered.
         let (pd, addr, length, lkey, rkey) =
             unsafe { ((*mr).pd, (*mr).addr, (*mr).length, (*mr).lkey, (*mr).rkey) };
         let (mr, pd, addr) = (Carried(mr), Carried(pd), Carried(addr));
         self.shadow.order(move |session| {
             let Some(pd) = session.backup_pd(pd.get()) else { return };
             let register = session.library.ibv_reg_mr_iova2;
-            // SAFETY: the program's own memory, which it keeps until it deregisters it; that waits.
+            // SAFETY: the memory is the program's, which keeps it until it deregisters it; that
+            // waits for this.
             let backup = unsafe { register(pd, addr.get(), length, iova, access) };
-            // SAFETY: null, or a region that was just made.
+            // SAFETY: null, or a region that was just registered.
             let Some(made) = (unsafe { backup.as_ref() }) else {
                 let why = last_error();
                 return session.log.warn(&format!("failover: memory on the backup: {why}"));
@@ -135,18 +136,19 @@ impl Session {
         });
     }
 
-    /// The program deregisters memory. Gives the rights of the counterpart, if there was one.
+    /// The program deregisters memory. Returns the access rights of the counterpart, if there was
+    /// one.
     pub(crate) fn end_mr(&self, mr: *mut ibv_mr) -> Option<u32> {
         self.shadow.flush();
         let ended = self.mrs.lock().unwrap_or_else(PoisonError::into_inner).remove(&(mr as usize));
         let ShadowMr { raw, lkey, access, key } = ended?;
         self.region_gone(lkey, key);
-        // SAFETY: made here, and ended once.
+        // SAFETY: registered here, and deregistered once.
         let _ = unsafe { (self.library.ibv_dereg_mr)(raw) };
         Some(access)
     }
 
-    /// The program has made a completion queue.
+    /// The program has created a completion queue.
     pub(crate) fn shadow_cq(&self, cq: Arc<Cq>, depth: i32) {
         self.shadow.order(move |session| {
             let create = session.library.ibv_create_cq;
@@ -161,14 +163,14 @@ impl Session {
         });
     }
 
-    /// The program has given a completion queue another size.
+    /// The program has resized a completion queue.
     pub(crate) fn resize_shadow_cq(&self, cq: Arc<Cq>, depth: i32) {
         self.shadow.order(move |session| {
             let backup = cq.backup();
             if backup.is_null() {
                 return;
             }
-            // SAFETY: made here; who ends it waits for this.
+            // SAFETY: created here; destroying it waits for this job.
             let code = unsafe { (session.library.ibv_resize_cq)(backup, depth) };
             if code != 0 {
                 let why = io::Error::from_raw_os_error(code);
@@ -177,18 +179,19 @@ impl Session {
         });
     }
 
-    /// The program ends a completion queue.
+    /// The program destroys a completion queue.
     pub(crate) fn end_cq(&self, cq: &Cq) {
         self.shadow.flush();
         let backup: *mut ibv_cq = cq.backup();
         cq.set_backup(null_mut());
         if !backup.is_null() {
-            // SAFETY: made here, and ended once; nobody polls a queue that ends.
+            // SAFETY: created here, and destroyed once; nothing polls a queue that is being
+            // destroyed.
             let _ = unsafe { (self.library.ibv_destroy_cq)(backup) };
         }
     }
 
-    /// The program has made a queue pair.
+    /// The program has created a queue pair.
     pub(crate) fn shadow_qp(
         &self,
         qp: Arc<Qp>,
@@ -206,7 +209,7 @@ impl Session {
             let (qp_context, srq) = (null_mut(), null_mut());
             let mut init =
                 ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
-            // SAFETY: domain and queues live, and the attributes do for the call.
+            // SAFETY: domain and queues are alive, and the attributes outlive the call.
             let made = unsafe { (session.library.ibv_create_qp)(pd, &raw mut init) };
             if made.is_null() {
                 let why = last_error();
@@ -217,7 +220,7 @@ impl Session {
         });
     }
 
-    /// The program ends a queue pair.
+    /// The program destroys a queue pair.
     pub(crate) fn end_qp(&self, qp: &Qp) {
         self.shadow.flush();
         self.end(qp);
@@ -227,7 +230,7 @@ impl Session {
         let spare = qp.raw(Rail::Backup);
         qp.set_spare(null_mut());
         if !spare.is_null() {
-            // SAFETY: made here, and ended once; it is in no table any more.
+            // SAFETY: created here, and destroyed once; it is no longer in any table.
             let _ = unsafe { (self.library.ibv_destroy_qp)(spare) };
         }
     }

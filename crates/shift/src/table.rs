@@ -1,9 +1,9 @@
-//! From a provider's object to what we know of it, in a few instructions.
+//! Maps a provider's object to our data about it, in a few instructions.
 //!
-//! What the data path needs of an object is its *seat*: 128 bytes in a table, at a place that
-//! follows from the object's address. Where several objects want one place, the later ones take
-//! another, which takes longer to find. A seat is given back when its owner is dropped, and not
-//! when the object is destroyed: whoever still holds the owner may still lock it.
+//! The part of an object's data that the data path needs is its *seat*: 128 bytes in a table, at an
+//! index derived from the object's address. If several objects map to the same index, later ones
+//! take another, which takes longer to find. A seat is freed when its owner is dropped, not when
+//! the object is destroyed, because a thread that still holds the owner may still lock it.
 
 use core::cell::UnsafeCell;
 use core::ops::Deref;
@@ -14,18 +14,18 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use crate::gate::Gate;
 
-/// Seats of a table: objects of one kind are far fewer, as a rule.
+/// Number of seats in a table. Usually there are far fewer objects of a kind.
 const SEATS: usize = 1024;
-/// Bytes of a seat. Objects of a provider are at least as large.
+/// Size of a seat in bytes. Providers' objects are at least as large.
 const SEAT_BYTES: usize = 128;
-/// Places where an object may be, besides the one that follows from its address.
+/// Number of alternative indices for an object, besides the one derived from its address.
 const NEIGHBOURS: usize = 3;
 
-/// What the data path needs of an object.
+/// The part of an object's data that the data path needs.
 pub(crate) trait Seat: Sync + Sized + 'static {
-    /// What is known of the object.
+    /// All our data about the object.
     type Owner: 'static;
-    /// A seat of no object.
+    /// A seat without an object.
     const EMPTY: Self;
 
     fn gate(&self) -> &Gate;
@@ -33,10 +33,10 @@ pub(crate) trait Seat: Sync + Sized + 'static {
     fn of(owner: &Self::Owner) -> &Self;
 }
 
-/// Objects by the address of the provider's own.
+/// Objects by the address of the provider's object.
 pub(crate) struct Table<S: Seat> {
     seats: [S; SEATS],
-    /// Where the seats are, negated: in this form the data path takes the fewest instructions.
+    /// The address of the seats, negated: this form takes the fewest instructions on the data path.
     negated: UnsafeCell<usize>,
     prepared: Once,
     rest: OnceLock<Mutex<Rest<S>>>,
@@ -61,11 +61,11 @@ impl<S: Seat> Table<S> {
         }
     }
 
-    /// Must come before [`Table::seat`].
+    /// Must be called before [`Table::seat`].
     pub(crate) fn prepare(&'static self) {
         self.prepared.call_once(|| {
             let base = core::hint::black_box(self.seats.as_ptr().expose_provenance());
-            // SAFETY: it is written here, once, and who reads it comes after.
+            // SAFETY: written once, here, before anything reads it.
             unsafe { self.negated.get().write(base.wrapping_neg()) };
         });
     }
@@ -77,27 +77,27 @@ impl<S: Seat> Table<S> {
         rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The seat that follows from an object's address, which may be another's.
+    /// The seat at the index derived from an object's address. It may belong to another object.
     ///
     /// # Safety
     /// The table is prepared.
     #[inline(always)]
     pub(crate) unsafe fn seat<O>(&self, object: *mut O) -> &S {
         let offset = object as usize & ((SEATS - 1) * SEAT_BYTES);
-        // SAFETY: `prepare` has written where the seats are, and the offset is one of theirs.
+        // SAFETY: `prepare` has stored the address of the seats, and the offset is within them.
         unsafe {
             let seat = offset.wrapping_sub(*self.negated.get());
             &*core::ptr::with_exposed_provenance::<S>(seat)
         }
     }
 
-    /// Places where an object may be, the first of which is the best.
+    /// The possible indices for an object, the best one first.
     fn places(object: usize) -> impl Iterator<Item = usize> {
         let first = object / SEAT_BYTES % SEATS;
         (0..=NEIGHBOURS).map(move |other| first ^ other)
     }
 
-    /// A seat for what will be known of an object.
+    /// Claims a seat for an object.
     pub(crate) fn claim<O>(&'static self, object: *mut O) -> Held<S> {
         let mut rest = self.rest();
         let place = Self::places(object as usize).find(|place| !rest.claimed[*place]);
@@ -111,7 +111,7 @@ impl<S: Seat> Table<S> {
         Held { seat, place, table: self }
     }
 
-    /// From now on the object is found.
+    /// Makes the object findable.
     pub(crate) fn insert<O>(&self, object: *mut O, owner: Arc<S::Owner>) {
         let seat = S::of(&owner);
         seat.owner().store(Arc::as_ptr(&owner).cast_mut(), Ordering::Release);
@@ -119,18 +119,18 @@ impl<S: Seat> Table<S> {
         self.rest().owners.insert(object as usize, owner);
     }
 
-    /// Takes an object out, before the provider destroys its own.
+    /// Removes an object, before the provider destroys its own.
     pub(crate) fn remove<O>(&self, object: *mut O) -> Option<Arc<S::Owner>> {
         let owner = self.rest().owners.remove(&(object as usize))?;
         S::of(&owner).gate().lock().retire();
         Some(owner)
     }
 
-    /// What is known of an object, kept alive by the caller's promise.
+    /// Our data about an object. The caller guarantees that it stays alive.
     ///
     /// # Safety
-    /// Nobody destroys the object before the result is used for the last time: what the manual
-    /// pages of libibverbs ask of every program.
+    /// The object is not destroyed before the result is last used. The manual pages of libibverbs
+    /// require that of every program.
     pub(crate) unsafe fn find<O>(&self, object: *mut O) -> Option<&S::Owner> {
         let object = object as usize;
         let near = Self::places(object)
@@ -138,25 +138,25 @@ impl<S: Seat> Table<S> {
             .find(|seat| seat.gate().is_of(object))
             .map(|seat| seat.owner().load(Ordering::Acquire).cast_const());
         let owner = near.or_else(|| self.rest().owners.get(&object).map(Arc::as_ptr))?;
-        // SAFETY: the table holds it until it is removed, which the caller rules out.
+        // SAFETY: the table keeps it until it is removed, which the caller rules out.
         unsafe { owner.as_ref() }
     }
 
-    /// What is known of an object, for longer.
+    /// Our data about an object, kept alive by a reference count.
     pub(crate) fn hold<O>(&self, object: *mut O) -> Option<Arc<S::Owner>> {
         self.rest().owners.get(&(object as usize)).cloned()
     }
 }
 
-/// A seat that somebody owns.
+/// An owned seat.
 pub(crate) struct Held<S: Seat> {
     seat: NonNull<S>,
-    /// Its place in the table; without one it was allocated.
+    /// Its index in the table; `None` if it was allocated separately.
     place: Option<usize>,
     table: &'static Table<S>,
 }
 
-// SAFETY: a seat is shared between threads, and may be dropped by any.
+// SAFETY: a seat is shared between threads, and any of them may drop it.
 unsafe impl<S: Seat> Send for Held<S> {}
 // SAFETY: as above.
 unsafe impl<S: Seat> Sync for Held<S> {}
@@ -165,7 +165,7 @@ impl<S: Seat> Deref for Held<S> {
     type Target = S;
 
     fn deref(&self) -> &S {
-        // SAFETY: of the table, or allocated until this is dropped.
+        // SAFETY: part of the table, or allocated until this is dropped.
         unsafe { self.seat.as_ref() }
     }
 }
@@ -173,7 +173,7 @@ impl<S: Seat> Deref for Held<S> {
 impl<S: Seat> Drop for Held<S> {
     fn drop(&mut self) {
         let Some(place) = self.place else {
-            // SAFETY: it was allocated so, and nobody else has it.
+            // SAFETY: it was allocated as a box, and nothing else has it.
             drop(unsafe { Box::from_raw(self.seat.as_ptr()) });
             return;
         };

@@ -1,19 +1,20 @@
-//! Programs that open libibverbs by name (`dlopen`, as NCCL does). The functions that they find so
-//! are the library's own, and nobody stands before them. It can only be said, when they end.
+//! Programs that open libibverbs by name (`dlopen`, as NCCL does). The functions that they get are
+//! the library's own, and cannot be interposed. All we can do is say so when they end.
 //!
-//! To stand before `dlopen` itself would change which directories it looks in: it goes by who calls
-//! it.
+//! Interposing `dlopen` itself would change which directories it searches, because that depends on
+//! its caller.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::log;
 
-/// A device was opened by the name that is stood before.
+/// A device was opened through the interposed function.
 static SEEN: AtomicBool = AtomicBool::new(false);
-/// Whose end is told of: not that of a child which was forked.
+/// The process whose end is reported: not that of a forked child.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Called by the linker when all that a program is linked with is there, before the program.
+/// Called by the dynamic linker after all libraries of the program are loaded, before the program
+/// starts.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = at_start;
@@ -24,15 +25,16 @@ pub(crate) fn note_open() {
 
 fn is_loaded() -> bool {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: a C string; nothing is loaded by this. The handle is kept: the process ends, or has
-    // the library anyway.
+    // SAFETY: a C string; this loads nothing. The handle is kept: either the process is ending, or
+    // it has the library anyway.
     unsafe { !libc::dlopen(c"libibverbs.so.1".as_ptr(), flags).is_null() }
 }
 
 extern "C" fn at_start() {
     if std::env::var_os("BOWLINE_HARDWARE").is_some() && !is_loaded() {
         PROCESS.store(std::process::id(), Ordering::Relaxed);
-        // SAFETY: `at_end` may run whenever the process ends. Without room for it nothing is said.
+        // SAFETY: `at_end` may run whenever the process ends. If it cannot be registered, nothing
+        // is reported.
         let _ = unsafe { libc::atexit(at_end) };
     }
 }

@@ -1,7 +1,7 @@
-//! The verbs that are stood before: exported under libibverbs' names, or put into a context's
-//! table.
+//! The verbs that this library interposes: exported under libibverbs' names, or written into a
+//! context's table.
 //!
-//! Everything else of libibverbs is the system's own.
+//! All other functions are those of the system's libibverbs.
 
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::ptr::null_mut;
@@ -29,7 +29,7 @@ pub(crate) static CQS: Table<CqSeat> = Table::new();
 /// `IBV_REREG_MR_CHANGE_ACCESS`.
 const REREG_ACCESS: c_int = 4;
 
-/// The system's library, or the errno of its absence.
+/// The system's library, or the errno that explains its absence.
 fn library() -> Result<&'static Library, c_int> {
     Library::get().map_err(|error| {
         log::log().warn(&format!("failover: {error}"));
@@ -38,20 +38,20 @@ fn library() -> Result<&'static Library, c_int> {
 }
 
 fn set_errno(code: c_int) {
-    // SAFETY: the thread's own error number.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = code };
 }
 
-/// No panic leaves this library: a C program could not survive it.
+/// Catches panics: a C program could not survive one.
 fn guarded(what: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(what)).is_err() {
         log::log().warn("failover: a bug in Bowline; connections made from now on have no backup");
     }
 }
 
-/// The errno that a successful verb leaves must not be that of what is done behind it.
+/// Runs background work of a successful verb without changing the errno that the verb left.
 pub(crate) fn behind(what: impl FnOnce()) {
-    // SAFETY: the thread's own error number.
+    // SAFETY: errno belongs to this thread.
     let before = unsafe { *libc::__errno_location() };
     guarded(what);
     set_errno(before);
@@ -60,7 +60,7 @@ pub(crate) fn behind(what: impl FnOnce()) {
 /// `ibv_open_device`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     let library = match library() {
@@ -71,10 +71,10 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
         }
     };
     unseen::note_open();
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let context = unsafe { (library.ibv_open_device)(device) };
     if !context.is_null() {
-        // SAFETY: a device of the program's; its name lives as long.
+        // SAFETY: the program passed a valid device, and the name lives as long as the device.
         let name = unsafe { CStr::from_ptr((library.ibv_get_device_name)(device)) };
         behind(|| session::opened(library, context, &name.to_string_lossy()));
     }
@@ -84,22 +84,22 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 /// `ibv_close_device`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     behind(|| session::closing(context));
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     library().map_or_else(|code| code, |library| unsafe { (library.ibv_close_device)(context) })
 }
 
 /// `ibv_alloc_pd`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     let Ok(library) = library() else { return null_mut() };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let pd = unsafe { (library.ibv_alloc_pd)(context) };
     if !pd.is_null() {
         behind(|| {
@@ -114,24 +114,24 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 /// `ibv_dealloc_pd`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: a domain of the program's.
+    // SAFETY: the program passed a valid domain.
     let context = unsafe { (*pd).context };
     behind(|| {
         if let Some(session) = session::of(context) {
             session.end_pd(pd);
         }
     });
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     library().map_or_else(|code| code, |library| unsafe { (library.ibv_dealloc_pd)(pd) })
 }
 
 /// `ibv_reg_mr`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
@@ -139,14 +139,14 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
 }
 
 /// `ibv_reg_mr_iova`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -155,14 +155,14 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
 }
 
 /// `ibv_reg_mr_iova2`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -172,10 +172,10 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     let Ok(library) = library() else { return null_mut() };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let mr = unsafe { (library.ibv_reg_mr_iova2)(pd, addr, length, iova, access) };
     if !mr.is_null() {
-        // SAFETY: a domain of the program's.
+        // SAFETY: the program passed a valid domain.
         let context = unsafe { (*pd).context };
         behind(|| {
             if let Some(session) = session::of(context) {
@@ -189,24 +189,24 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
 /// `ibv_dereg_mr`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: a region of the program's.
+    // SAFETY: the program passed a valid region.
     let context = unsafe { (*mr).context };
     behind(|| {
         if let Some(session) = session::of(context) {
             let _ = session.end_mr(mr);
         }
     });
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     library().map_or_else(|code| code, |library| unsafe { (library.ibv_dereg_mr)(mr) })
 }
 
 /// `ibv_rereg_mr`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -220,18 +220,20 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         Ok(library) => library,
         Err(code) => return code,
     };
-    // SAFETY: a region of the program's.
+    // SAFETY: the program passed a valid region.
     let session = session::of(unsafe { (*mr).context });
-    // Before: what the counterpart leads to must not outlive what the program has.
+    // Do this first: the counterpart must not give access to memory that the program no longer
+    // registers.
     let mut ended = None;
     behind(|| ended = session.as_ref().and_then(|session| session.end_mr(mr)));
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let code = unsafe { (library.ibv_rereg_mr)(mr, flags, pd, addr, length, access) };
     behind(|| {
         let Some((session, before)) = session.zip(ended) else { return };
         if code == 0 {
             let access = if flags & REREG_ACCESS != 0 { access as c_uint } else { before };
-            // SAFETY: a region of the program's, which has a new beginning or its old one.
+            // SAFETY: the program passed a valid region; its start address is either new or
+            // unchanged.
             session.shadow_mr(mr, unsafe { (*mr).addr } as u64, access);
         }
     });
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 /// `ibv_create_cq`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
@@ -251,7 +253,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     let Ok(library) = library() else { return null_mut() };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let cq = unsafe { (library.ibv_create_cq)(context, cqe, cq_context, channel, comp_vector) };
     if !cq.is_null() {
         behind(|| {
@@ -270,17 +272,17 @@ pub unsafe extern "C" fn ibv_create_cq(
 /// `ibv_resize_cq`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     let library = match library() {
         Ok(library) => library,
         Err(code) => return code,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let code = unsafe { (library.ibv_resize_cq)(cq, cqe) };
     if let (0, Some(known)) = (code, CQS.hold(cq)) {
-        // SAFETY: a queue of the program's.
+        // SAFETY: the program passed a valid completion queue.
         let context = unsafe { (*cq).context };
         behind(|| {
             if let Some(session) = session::of(context) {
@@ -294,7 +296,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 /// `ibv_destroy_cq`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     let library = match library() {
@@ -302,12 +304,12 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         Err(code) => return code,
     };
     let Some(known) = CQS.hold(cq) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         return unsafe { (library.ibv_destroy_cq)(cq) };
     };
-    // SAFETY: a queue of the program's.
+    // SAFETY: the program passed a valid completion queue.
     let context = unsafe { (*cq).context };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let code = unsafe { (library.ibv_destroy_cq)(cq) };
     if code == 0 {
         behind(|| {
@@ -324,21 +326,21 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// `ibv_create_qp`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     let Ok(library) = library() else { return null_mut() };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let asked = unsafe { (*init).cap };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let qp = unsafe { (library.ibv_create_qp)(pd, init) };
     if qp.is_null() {
         return qp;
     }
-    // SAFETY: a domain of the program's, and what it asked for.
+    // SAFETY: the program passed a valid domain and valid attributes.
     let (context, init) = unsafe { ((*pd).context, &*init) };
     behind(|| {
         let Some(session) = session::of(context) else { return };
@@ -366,7 +368,7 @@ pub unsafe extern "C" fn ibv_create_qp(
 /// `ibv_modify_qp`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(
     qp: *mut ibv_qp,
@@ -377,30 +379,31 @@ pub unsafe extern "C" fn ibv_modify_qp(
         Ok(library) => library,
         Err(code) => return code,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let real = || unsafe { (library.ibv_modify_qp)(qp, attr, mask) };
     let Some(known) = QPS.hold(qp) else { return real() };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let (to, context) = unsafe { ((*attr).qp_state, (*qp).context) };
     let session = session::of(context);
     let moves = mask & IBV_QP_STATE != 0;
     let goes_on = matches!(to, IBV_QPS_INIT | IBV_QPS_RTR | IBV_QPS_RTS);
     if moves && !goes_on {
-        // It is the program's to reset, drain or fail: from here on nothing moves it.
+        // The program resets, drains or fails the queue pair: from here on failover must not move
+        // it.
         behind(|| {
             if let Some(session) = &session {
                 session.shadow.flush();
                 session.end(&known);
             }
             if to == IBV_QPS_ERR && known.is_held() {
-                // Its provider has none of the requests that are to be flushed.
+                // Flush the requests here: its provider does not have them.
                 known.fail();
             }
         });
     }
     let code = real();
     if code == 0 && moves {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let attr = unsafe { *attr };
         behind(|| changed(session.as_ref(), &known, attr, mask));
     }
@@ -424,7 +427,7 @@ fn changed(session: Option<&Arc<Session>>, qp: &Arc<Qp>, attr: ibv_qp_attr, mask
             drop(attrs);
             if let Some(session) = session {
                 let qp = Arc::clone(qp);
-                // In its turn: its counterpart may not be there yet.
+                // Run this in order: the counterpart may not exist yet.
                 session.shadow.order(move |session| session.begin(&qp));
             }
         }
@@ -436,7 +439,7 @@ fn changed(session: Option<&Arc<Session>>, qp: &Arc<Qp>, attr: ibv_qp_attr, mask
 /// `ibv_query_qp`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -448,12 +451,13 @@ pub unsafe extern "C" fn ibv_query_qp(
         Ok(library) => library,
         Err(code) => return code,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let code = unsafe { (library.ibv_query_qp)(qp, attr, mask, init) };
     let known = QPS.hold(qp).filter(|known| !known.is_home() && !known.has_failed());
     if code == 0 && known.is_some() {
-        // What its own device says is not what has become of the connection.
-        // SAFETY: the caller's place, filled in.
+        // The connection is on the backup, so the state on its own device is not that of the
+        // connection.
+        // SAFETY: the caller provided room for the attributes, which the provider has filled in.
         unsafe { ((*attr).qp_state, (*attr).cur_qp_state) = (IBV_QPS_RTS, IBV_QPS_RTS) };
     }
     code
@@ -462,7 +466,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 /// `ibv_destroy_qp`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let library = match library() {
@@ -470,7 +474,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         Err(code) => return code,
     };
     if let Some(known) = QPS.remove(qp) {
-        // SAFETY: a queue pair of the program's.
+        // SAFETY: the program passed a valid queue pair.
         let context = unsafe { (*qp).context };
         behind(|| {
             if let Some(session) = session::of(context) {
@@ -478,14 +482,14 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
         });
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { (library.ibv_destroy_qp)(qp) }
 }
 
 /// `ibv_get_cq_event`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
@@ -493,18 +497,18 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     let Ok(library) = library() else { return -1 };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { events::get(library, channel, cq, cq_context) }
 }
 
 /// `ibv_ack_cq_events`.
 ///
 /// # Safety
-/// As libibverbs'.
+/// Same as for the libibverbs function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     let Ok(library) = library() else { return };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { events::ack(library, CQS.hold(cq).as_deref(), cq, nevents) };
 }
 
@@ -514,13 +518,13 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: contexts have this function in their tables after the table was prepared.
+    // SAFETY: `prepare` ran before this function was put into any context.
     let seat = unsafe { QPS.seat(qp) };
     if seat.enter(qp) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         return unsafe { seat.post_send(qp, wr, bad) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { post_send_slowly(qp, wr, bad) }
 }
 
@@ -531,14 +535,14 @@ unsafe fn post_send_slowly(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the program's queue pair lives for the call.
+    // SAFETY: the program keeps its queue pair alive during the call.
     if let Some(known) = unsafe { QPS.find(qp) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         return unsafe { known.post_send(qp, wr, bad) };
     }
-    // SAFETY: a queue pair of the program's.
+    // SAFETY: the program passed a valid queue pair.
     match session::of(unsafe { (*qp).context }) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         Some(session) => unsafe { (session.providers[0].post_send)(qp, wr, bad) },
         None => libc::EINVAL,
     }
@@ -550,13 +554,13 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: contexts have this function in their tables after the table was prepared.
+    // SAFETY: `prepare` ran before this function was put into any context.
     let seat = unsafe { QPS.seat(qp) };
     if seat.enter(qp) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         return unsafe { seat.post_recv(qp, wr, bad) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { post_recv_slowly(qp, wr, bad) }
 }
 
@@ -567,14 +571,14 @@ unsafe fn post_recv_slowly(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the program's queue pair lives for the call.
+    // SAFETY: the program keeps its queue pair alive during the call.
     if let Some(known) = unsafe { QPS.find(qp) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         return unsafe { known.post_recv(qp, wr, bad) };
     }
-    // SAFETY: a queue pair of the program's.
+    // SAFETY: the program passed a valid queue pair.
     match session::of(unsafe { (*qp).context }) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         Some(session) => unsafe { (session.providers[0].post_recv)(qp, wr, bad) },
         None => libc::EINVAL,
     }
@@ -582,27 +586,27 @@ unsafe fn post_recv_slowly(
 
 /// `ibv_poll_cq`, in a context's table.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: contexts have this function in their tables after the table was prepared.
+    // SAFETY: `prepare` ran before this function was put into any context.
     let seat = unsafe { CQS.seat(cq) };
     if seat.enter(cq, wc) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         return unsafe { seat.poll(cq, count, wc) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { poll_cq_slowly(cq, count, wc) }
 }
 
 #[cold]
 #[inline(never)]
 unsafe fn poll_cq_slowly(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the program's queue lives for the call.
+    // SAFETY: the program keeps its queue alive during the call.
     if let Some(known) = unsafe { CQS.find(cq) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         return unsafe { known.poll(cq, count, wc) };
     }
-    // SAFETY: a queue of the program's.
+    // SAFETY: the program passed a valid completion queue.
     match session::of(unsafe { (*cq).context }) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         Some(session) => unsafe { (session.providers[0].poll_cq)(cq, count, wc) },
         None => -libc::EINVAL,
     }
@@ -610,13 +614,13 @@ unsafe fn poll_cq_slowly(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_in
 
 /// `ibv_req_notify_cq`, in a context's table.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the program's queue lives for the call.
+    // SAFETY: the program keeps its queue alive during the call.
     if let Some(known) = unsafe { CQS.find(cq) } {
         known.armed.store(true, core::sync::atomic::Ordering::Release);
     }
-    // SAFETY: a queue of the program's.
+    // SAFETY: the program passed a valid completion queue.
     match session::of(unsafe { (*cq).context }) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         Some(session) => unsafe { (session.providers[0].notify_cq)(cq, solicited_only) },
         None => libc::EINVAL,
     }

@@ -1,11 +1,11 @@
-//! Cutting a buffer into a block for each rank.
+//! Cuts a buffer into one block for each rank.
 
 use std::ops::Range;
 
 use crate::Rank;
 
-/// Bytes of the `index`-th of `count` blocks of a buffer. All have whole elements, and differ by
-/// one at most.
+/// The byte range of the `index`-th of `count` blocks of a buffer. Blocks consist of whole elements
+/// and differ by at most one element.
 pub(super) fn block(bytes: usize, element: usize, count: usize, index: usize) -> Range<usize> {
     let elements = bytes / element;
     let (each, longer) = (elements / count, elements % count);
@@ -13,7 +13,7 @@ pub(super) fn block(bytes: usize, element: usize, count: usize, index: usize) ->
     start(index)..start(index + 1)
 }
 
-/// The block of a rank where all are equally long.
+/// The block of a rank, if all blocks are equally long.
 pub(super) fn nth(block: usize, rank: Rank) -> Range<usize> {
     let rank = rank as usize;
     rank * block..(rank + 1) * block

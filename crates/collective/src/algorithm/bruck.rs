@@ -1,11 +1,12 @@
-//! Rounds at distances 1, 2, 4, …: few messages where each costs more than its bytes.
+//! Bruck's algorithms: rounds at distances 1, 2, 4, …. They send few messages, for cases where a
+//! message costs more than its bytes.
 
 use super::blocks::nth;
 use super::{Base, Plan};
 use crate::schedule::{Span, Term};
 
 impl Plan {
-    /// Each round doubles the blocks that a rank has, from its own on upwards.
+    /// Each round doubles the number of blocks that a rank has, starting with its own.
     pub(super) fn allgather_bruck(&mut self, block: usize) {
         let src = self.src.span(0..block);
         let gathered = Base::from(self.builder.scratch(block * self.ranks as usize));
@@ -23,7 +24,7 @@ impl Plan {
         }
     }
 
-    /// A block that has to go i ranks further goes 2^k of them in round k if bit k of i is set.
+    /// A block that must travel i ranks moves on by 2^k ranks in round k if bit k of i is set.
     pub(super) fn all_to_all_bruck(&mut self, block: usize) {
         let blocks = Base::from(self.builder.scratch(block * self.ranks as usize));
         for index in 0..self.ranks {

@@ -1,10 +1,10 @@
-//! Which algorithm suits.
+//! Choice of the algorithm.
 
 use super::Algorithm;
 use crate::hosts::{Grid, Hosts};
 use crate::request::Operation;
 
-/// The algorithms of an operation.
+/// The algorithms that an operation supports.
 pub(crate) fn known(operation: &Operation) -> &'static [Algorithm] {
     use Algorithm::{Bruck, Direct, Exchange, Halving, Multicast, Ring, Tree, TwoLevel};
     match operation {
@@ -23,14 +23,15 @@ pub(crate) fn known(operation: &Operation) -> &'static [Algorithm] {
     }
 }
 
-/// Bytes that take as long as a round trip.
+/// Bytes that take as long to send as a round trip takes.
 const ROUND_TRIP_BYTES: usize = 32 << 10;
-/// Up to so many ranks, all send to all at once.
+/// Up to this many ranks, every rank sends to all others at once.
 const FEW_RANKS: usize = 16;
-/// Above it two ranks no longer reduce everything both.
+/// Above this size, two ranks no longer both reduce everything.
 const PAIR_BYTES: usize = 256 << 10;
 
-/// The algorithm that suits. It depends on what all ranks know, so that they choose alike.
+/// Chooses an algorithm. The choice depends only on what all ranks know, so that all ranks make the
+/// same one.
 pub(crate) fn choose(operation: &Operation, element: usize, hosts: &Hosts) -> Algorithm {
     let ranks = hosts.ranks() as usize;
     let few = ranks <= FEW_RANKS;
@@ -53,11 +54,11 @@ pub(crate) fn choose(operation: &Operation, element: usize, hosts: &Hosts) -> Al
 
 fn allreduce(bytes: usize, ranks: usize, grid: Option<&Grid>) -> Algorithm {
     if ranks <= 2 {
-        // Both ways send as much. Two rounds let each rank reduce half, which pays for long
-        // messages.
+        // Both algorithms send equally many bytes. With two rounds each rank reduces only half,
+        // which pays off for long messages.
         return if bytes <= PAIR_BYTES { Algorithm::Exchange } else { Algorithm::Direct };
     }
-    // What exchange sends more than direct does: bytes * (N − 1) * (1 − 2 / N).
+    // How many more bytes exchange sends than direct: bytes * (N − 1) * (1 − 2 / N).
     let excess = (bytes.saturating_mul(ranks - 1) / ranks).saturating_mul(ranks - 2);
     if excess <= ROUND_TRIP_BYTES {
         Algorithm::Exchange
@@ -74,8 +75,9 @@ fn allreduce(bytes: usize, ranks: usize, grid: Option<&Grid>) -> Algorithm {
     }
 }
 
-/// Whether hosts reduce before they talk to each other. It sends as much as others do, and of that
-/// the least from host to host. Short messages of many ranks cost more by their number.
+/// Whether hosts should reduce locally before they talk to each other. This sends as many bytes as
+/// other algorithms, but the fewest between hosts. For short messages among many ranks, the number
+/// of messages costs more than this saves.
 fn suits_two_levels(grid: &Grid, bytes: usize) -> bool {
     let few = |count: usize| count <= FEW_RANKS;
     let is_long = few(grid.members().len()) || bytes > ROUND_TRIP_BYTES;

@@ -1,4 +1,4 @@
-//! One round: every message goes straight to where it is needed.
+//! One round: every message goes straight to the rank that needs it.
 
 use super::Plan;
 use super::blocks::{block, nth};
@@ -71,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// One message for all others, chunk by chunk.
+    /// Multicasts each message to all other ranks, chunk by chunk.
     pub(super) fn broadcast_multicast(&mut self, bytes: usize, root: Rank) {
         let (src, dst) = (self.src.span(0..bytes), self.dst.span(0..bytes));
         let cast = cast_of(root, self.ranks);
@@ -118,7 +118,7 @@ impl Plan {
         }
     }
 
-    /// Sends a span to all others, chunk by chunk.
+    /// Sends a span to all other ranks, chunk by chunk.
     pub(super) fn send_to_others(&mut self, src: Span) {
         for chunk in self.builder.chunks(src) {
             for other in self.others() {
@@ -127,7 +127,7 @@ impl Plan {
         }
     }
 
-    /// Reduces what all ranks have, this one in `src`, in the order of their numbers.
+    /// Reduces the contributions of all ranks in rank order. This rank's own is in `src`.
     pub(super) fn fold_in_rank_order(&mut self, src: Span, dst: Span) {
         let own = self.rank;
         for (src, dst) in self.builder.chunks(src).zip(self.builder.chunks(dst)) {

@@ -1,5 +1,5 @@
-//! Direct algorithms on encoded tensors: they are reduced as they are, and decoded once by their
-//! owners.
+//! Direct algorithms on encoded tensors. Tensors are reduced in encoded form, and their owners
+//! decode them once.
 
 use super::Plan;
 use super::blocks::{block, nth};
@@ -8,8 +8,8 @@ use crate::encoding::Encoding;
 use crate::schedule::{Part, Span, Transform};
 
 impl Plan {
-    /// Every rank owns groups of the encoded tensor. What it has reduced it decodes and sends to
-    /// all others.
+    /// Every rank owns some groups of the encoded tensor. It reduces them, decodes the result and
+    /// sends it to all others.
     pub(super) fn allreduce_encoded(&mut self, encoding: Encoding) {
         let (bytes, parts) = encoding.parts();
         let (src, dst, ranks) = (self.src, self.dst, self.ranks as usize);
@@ -42,7 +42,7 @@ impl Plan {
         }
     }
 
-    /// Every block is encoded for itself.
+    /// Every block is encoded separately.
     pub(super) fn reduce_scatter_encoded(&mut self, block: usize, encoding: Encoding) {
         let (bytes, parts) = encoding.parts();
         let (src, dst) = (self.src, self.dst);

@@ -1,4 +1,4 @@
-//! Recursive halving, then doubling, as Rabenseifner has it.
+//! Recursive halving, then doubling (Rabenseifner's algorithm).
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use super::blocks::block;
 use crate::Rank;
 use crate::schedule::Term;
 
-/// A power of two of the ranks that do it among themselves.
+/// The ranks that take part in halving: a power of two of them.
 struct Members {
     count: u32,
-    /// Among the first ranks, so many pairs have one member between them.
+    /// This many pairs of the first ranks are represented by one member each.
     pairs: u32,
     bytes: usize,
     element: usize,
@@ -21,7 +21,7 @@ impl Members {
         if member < self.pairs { 2 * member + 1 } else { member + self.pairs }
     }
 
-    /// Bytes of some blocks, of which there is one for each member.
+    /// The byte range of some blocks. There is one block for each member.
     fn bytes(&self, blocks: &Range<u32>) -> Range<usize> {
         let at = |i: u32| block(self.bytes, self.element, self.count as usize, i as usize);
         at(blocks.start).start..at(blocks.end - 1).end
@@ -73,7 +73,7 @@ impl Plan {
         self.double(members, member, mine);
     }
 
-    /// Members tell each other their blocks, at growing distances.
+    /// Members exchange their blocks, at growing distances.
     fn double(&mut self, members: &Members, member: u32, mut mine: Range<u32>) {
         let mut distance = 1;
         while distance < members.count {
@@ -91,7 +91,7 @@ impl Plan {
     }
 }
 
-/// The half of the blocks that a member keeps, and the other.
+/// The half of the blocks that a member keeps, and the other half.
 fn halves(blocks: &Range<u32>, lower: bool) -> (Range<u32>, Range<u32>) {
     let middle = blocks.start + (blocks.end - blocks.start) / 2;
     let (low, high) = (blocks.start..middle, middle..blocks.end);

@@ -1,4 +1,4 @@
-//! How operations are done: each algorithm is a list of steps, right one after the other.
+//! The algorithms. Each lists its steps in an order that would be correct if they ran one by one.
 
 mod blocks;
 mod bruck;
@@ -20,17 +20,18 @@ use crate::request::{Operation, Request};
 use crate::schedule::{Builder, Space, Span};
 pub(crate) use choose::{choose, known};
 
-/// How an operation is done.
+/// How an operation is carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// By what suits size and ranks.
+    /// Chosen by message size and number of ranks.
     #[default]
     Auto,
-    /// All send everything to all, and each reduces in rank order.
+    /// All ranks send everything to all others, and each reduces in rank order.
     Exchange,
-    /// Every block goes straight to its owner, who reduces in rank order, and from there to all.
+    /// Every block goes straight to its owner, which reduces in rank order and sends the result to
+    /// all.
     Direct,
-    /// Blocks go around by neighbours.
+    /// Blocks travel around a ring of neighbours.
     Ring,
     /// Recursive halving, then doubling.
     Halving,
@@ -38,15 +39,15 @@ pub enum Algorithm {
     Tree,
     /// Rounds at distances 1, 2, 4, ….
     Bruck,
-    /// The root sends once, and a multicast group copies it for all others.
+    /// The root sends once, and a multicast group copies the message for all other ranks.
     Multicast,
-    /// Direct among the ranks of each host, and between hosts among those with the same number on
-    /// their hosts.
+    /// Direct among the ranks of each host, and direct between hosts among the ranks with the same
+    /// index on their hosts.
     TwoLevel,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 9] = [
         Algorithm::Auto,
         Algorithm::Exchange,
@@ -59,7 +60,7 @@ impl Algorithm {
         Algorithm::TwoLevel,
     ];
 
-    /// As people write it.
+    /// The name, as in commands and errors.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Auto => "auto",
@@ -81,7 +82,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A name that no algorithm has.
+/// An unknown algorithm name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown algorithm `{0}`: take one of auto, exchange, direct, ring, halving, tree, bruck, \
@@ -104,14 +105,14 @@ struct Plan {
     rank: Rank,
     ranks: u32,
     grid: Option<Grid>,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     element: usize,
-    /// Where the input begins, and where the output does.
+    /// Where the input and the output start.
     src: Base,
     dst: Base,
 }
 
-/// Where a buffer begins.
+/// The start of a buffer.
 #[derive(Clone, Copy)]
 struct Base {
     space: Space,
@@ -134,7 +135,7 @@ impl From<Span> for Base {
     }
 }
 
-/// The steps of a request, which has been checked, at one rank.
+/// Compiles a checked request into the steps of one rank.
 pub(crate) fn compile(
     request: &Request,
     algorithm: Algorithm,
@@ -166,13 +167,13 @@ pub(crate) fn compile(
 }
 
 impl Plan {
-    /// The other ranks, from the next one on: not all send to rank 0 first.
+    /// The other ranks, starting with the next one, so that not all ranks send to rank 0 first.
     fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         let (rank, ranks) = (self.rank, self.ranks);
         (rank + 1..ranks).chain(0..rank)
     }
 
-    /// The rank at a distance.
+    /// The rank at this distance.
     fn at(&self, distance: i64) -> Rank {
         (i64::from(self.rank) + distance).rem_euclid(self.ranks.into()) as Rank
     }
@@ -275,7 +276,7 @@ impl Plan {
         }
     }
 
-    /// Moves the input out of the way where the output goes to the same place.
+    /// Copies the input to scratch memory if the output overwrites it.
     fn keep_input(&mut self, in_place: bool, bytes: usize) {
         if in_place {
             let src = self.src.span(0..bytes);

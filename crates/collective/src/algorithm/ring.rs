@@ -1,4 +1,4 @@
-//! Blocks go around a ring: each rank talks to its neighbours only.
+//! Blocks travel around a ring: each rank talks only to its neighbours.
 
 use super::Plan;
 use super::blocks::{block, nth};
@@ -32,7 +32,7 @@ impl Plan {
             return self.builder.copy_all(src.span(0..block), dst, true);
         }
         let (next, previous) = (self.at(1), self.at(-1));
-        // What is passed on lies in one of two places by turns.
+        // Partial results alternate between two buffers.
         let partial = [self.builder.scratch(block), self.builder.scratch(block)];
         let mut passed = src.span(nth(block, self.at(-1)));
         for round in 0..rounds {
@@ -55,7 +55,7 @@ impl Plan {
         }
     }
 
-    /// A chain rather than a ring: the rank before the root passes nothing on.
+    /// A chain rather than a ring: the rank before the root forwards nothing.
     pub(super) fn broadcast_ring(&mut self, bytes: usize, root: Rank) {
         let (src, dst) = (self.src.span(0..bytes), self.dst.span(0..bytes));
         let (next, previous) = (self.at(1), self.at(-1));
@@ -74,7 +74,7 @@ impl Plan {
         }
     }
 
-    /// Reduces a rank's message with own memory, chunk by chunk.
+    /// Reduces a rank's message with this rank's memory, chunk by chunk.
     fn fold_with_message(&mut self, from: Rank, own: Span, dst: Span, finish: bool) {
         for (own, dst) in self.builder.chunks(own).zip(self.builder.chunks(dst)) {
             self.builder.fold(dst, &[Term::Message(from), Term::Memory(own)], finish);

@@ -1,4 +1,4 @@
-//! Binomial trees: a rank whose number, counted from the root, ends in k zero bits has up to k
+//! Binomial trees. Counting from the root, a rank whose number ends in k zero bits has up to k
 //! children.
 
 use super::Plan;
@@ -14,7 +14,7 @@ impl Plan {
 
     pub(super) fn reduce_tree(&mut self, bytes: usize, root: Rank) {
         let src = self.src.span(0..bytes);
-        // Who passes on and is not the root has no output.
+        // An inner node that is not the root has no output buffer.
         let inner = self.rank != root && !self.children(root).is_empty();
         let sum = if inner { self.builder.scratch(bytes) } else { self.dst.span(0..bytes) };
         self.reduce_up(src, sum, root);
@@ -29,7 +29,7 @@ impl Plan {
         }
     }
 
-    /// Reduces the children's sums into `sum`, and sends that to the parent.
+    /// Reduces the children's sums into `sum` and sends it to the parent.
     fn reduce_up(&mut self, src: Span, sum: Span, root: Rank) {
         let (parent, children) = (self.parent(root), self.children(root));
         let finish = parent.is_none();
@@ -46,14 +46,14 @@ impl Plan {
         }
     }
 
-    /// Receives from the parent, if there is one, and passes on to the children.
+    /// Receives from the parent, if there is one, and forwards to the children.
     fn broadcast_down(&mut self, passed: Span, dst: Span, root: Rank) {
         let (parent, children) = (self.parent(root), self.children(root));
         for (passed, dst) in self.builder.chunks(passed).zip(self.builder.chunks(dst)) {
             if let Some(parent) = parent {
                 self.builder.fold(dst, &[Term::Message(parent)], false);
             }
-            // The child with the largest tree first.
+            // Serve the child with the largest subtree first.
             for child in children.iter().rev() {
                 self.builder.send(*child, passed);
             }
@@ -65,7 +65,7 @@ impl Plan {
         (place > 0).then(|| self.at_place(place & (place - 1), root))
     }
 
-    /// Those with the smallest trees first.
+    /// The children, those with the smallest subtrees first.
     fn children(&self, root: Rank) -> Vec<Rank> {
         let place = self.place(root);
         let bits = if place == 0 { u32::BITS } else { place.trailing_zeros() };

@@ -1,8 +1,8 @@
-//! Two levels: each host reduces what its ranks have before anything goes to another host.
+//! Two levels: each host reduces the data of its ranks before anything goes to another host.
 //!
-//! The ranks of a host own a block each, and of that block each host owns a part. Chunks of the
-//! parts go through four rounds: to the block's owner on the host, to the part's owner among the
-//! hosts, and the same way back. A chunk goes on as soon as it is reduced.
+//! Each rank of a host owns a block, and each host owns a part of that block. The chunks of a part
+//! go through four rounds: to the block's owner on the same host, to the part's owner on another
+//! host, and back the same way. A chunk moves on as soon as it is reduced.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::{Base, Plan};
 use crate::hosts::Grid;
 use crate::schedule::{Space, Term};
 
-/// Where a rank is, and whom it talks to.
+/// The position of a rank, and the ranks that it talks to.
 struct Level<'a> {
     grid: &'a Grid,
     host: usize,
@@ -19,12 +19,12 @@ struct Level<'a> {
 }
 
 impl Level<'_> {
-    /// Numbers of the other ranks of the host, from the next one on.
+    /// Indices of the other ranks on this host, starting with the next one.
     fn neighbours(&self) -> impl Iterator<Item = usize> + use<> {
         others(self.index, self.grid.each())
     }
 
-    /// The other hosts, from the next one on.
+    /// The other hosts, starting with the next one.
     fn hosts(&self) -> impl Iterator<Item = usize> + use<> {
         others(self.host, self.grid.hosts())
     }
@@ -43,8 +43,8 @@ impl Plan {
         self.gather(&level, bytes);
     }
 
-    /// Each rank reduces its block of what the host's ranks have, and passes the parts of other
-    /// hosts on. Those come before its own: the way between hosts is the longer one.
+    /// Each rank reduces its block across the ranks of its host and forwards the parts that other
+    /// hosts own. Those parts come before its own, because the path between hosts is longer.
     fn reduce_on_host(&mut self, level: &Level<'_>, bytes: usize) {
         let (src, dst, grid) = (self.src, self.dst, level.grid);
         let turns: Vec<_> = level.hosts().chain([level.host]).collect();
@@ -66,8 +66,8 @@ impl Plan {
         }
     }
 
-    /// Each rank reduces its part of what the hosts have, and sends that to the owners of the same
-    /// block on the others.
+    /// Each rank reduces its part across hosts and sends the result to the owners of the same block
+    /// on the other hosts.
     fn reduce_among_hosts(&mut self, level: &Level<'_>, bytes: usize) {
         let (dst, grid) = (self.dst, level.grid);
         for (_, chunk) in self.by_turns(grid, bytes, level.index, &[level.host]) {
@@ -82,8 +82,8 @@ impl Plan {
         }
     }
 
-    /// Each rank takes the other parts of its block from other hosts, and gives the whole block to
-    /// the ranks of its own.
+    /// Each rank collects the other parts of its block from the other hosts and sends the whole
+    /// block to the ranks of its own host.
     fn gather(&mut self, level: &Level<'_>, bytes: usize) {
         let (dst, grid) = (self.dst, level.grid);
         let turns: Vec<_> = [level.host].into_iter().chain(level.hosts()).collect();
@@ -105,8 +105,8 @@ impl Plan {
         }
     }
 
-    /// The chunks of a block: the first ones of the parts of these hosts, then the second ones, and
-    /// so on. So each host has something to do from the beginning.
+    /// The chunks of a block, interleaved: the first chunk of each of these hosts' parts, then the
+    /// second of each, and so on. This gives every host work from the start.
     fn by_turns(
         &self,
         grid: &Grid,

@@ -1,30 +1,31 @@
-//! Timeouts learnt from earlier operations of the group.
+//! Timeouts learned from earlier operations of the group.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::Rank;
 use crate::timeout::{Estimator, Rule};
 
-/// Kinds of operations whose time is remembered.
+/// Maximum number of operation kinds whose times are remembered.
 const MAX_KINDS: usize = 1024;
-/// Operations about which other ranks may still tell, and times of one rank for operations to come.
+/// Maximum number of past operations that other ranks may still report on, and of reports from one
+/// rank about operations that have not started here.
 const MAX_LATE: usize = 256;
 
-/// What all ranks have told about their times. The n-th time that a rank tells is that of the n-th
-/// operation with an adaptive deadline.
+/// The times reported by all ranks. The n-th time from a rank is for the n-th operation with an
+/// adaptive deadline.
 #[derive(Debug, Default)]
 pub(super) struct Adaptive {
     estimators: BTreeMap<u64, Estimator>,
-    /// Number of the first in `kinds`.
+    /// Number of the first operation in `kinds`.
     first: u64,
-    /// The latest operations.
+    /// The kinds of the latest operations.
     kinds: VecDeque<u64>,
-    /// Times of operations that this rank has not started.
+    /// Times of operations that this rank has not started yet.
     early: BTreeMap<(Rank, u64), u64>,
 }
 
 impl Adaptive {
-    /// An operation of this kind starts; how long it may take, if that is known.
+    /// Starts an operation of this kind. Returns how long it may take, if that is known.
     pub(super) fn start(&mut self, kind: u64, rule: Rule) -> Option<u64> {
         if self.estimators.len() >= MAX_KINDS && !self.estimators.contains_key(&kind) {
             self.estimators.clear();
@@ -45,7 +46,7 @@ impl Adaptive {
         limit
     }
 
-    /// How long the operation with this number took a rank.
+    /// Takes the time that a rank needed for the operation with this number.
     pub(super) fn hear(&mut self, rank: Rank, number: u64, ns: u64) {
         let Some(index) = number.checked_sub(self.first) else { return };
         match self.kinds.get(index as usize) {
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn times_find_their_operation_whoever_is_ahead() {
         let mut adaptive = Adaptive::default();
-        // A rank that is ahead tells about two kinds before this one has begun.
+        // A rank that is ahead reports on two kinds before this rank has started either.
         adaptive.hear(1, 0, 1_000_000);
         adaptive.hear(1, 1, 9_000_000);
         assert_eq!(adaptive.start(7, Rule::Margin), None, "the first of its kind");

@@ -1,4 +1,4 @@
-//! What an operation with bounds may lose, and has lost.
+//! What an operation with bounds may lose, and what it has lost.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,16 +13,16 @@ use crate::schedule::{Part, Schedule, Span};
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) bounds: Bounds,
-    /// When each phase stops to wait.
+    /// When each phase stops waiting.
     deadlines: Vec<Time>,
-    /// Phases that have stopped.
+    /// Number of phases that have stopped waiting.
     stopped: usize,
-    /// Bytes that may be lost, are lost, and may get lost by what was decided already.
+    /// Bytes that may be lost, that are lost, and that may yet be lost by decisions already made.
     allowed: u64,
     lost: u64,
     reserved: u64,
     pub(super) report: Report,
-    /// What is missing of terms that are messages.
+    /// Missing ranges, by the index of the message's term.
     holes: BTreeMap<u32, Vec<Range<u32>>>,
 }
 
@@ -59,19 +59,19 @@ impl Bound {
         self.bounds.max_loss_ppm > 0 && !(self.bounds.equal_replicas && part.is_replica)
     }
 
-    /// When a part stops to wait.
+    /// When a part stops waiting.
     pub(super) fn deadline(&self, part: Part) -> Time {
         let deadline = self.deadlines.get(usize::from(part.phase));
         deadline.copied().filter(|_| self.may_lose(part)).unwrap_or(Time::NEVER)
     }
 
-    /// The next time at which something stops to wait.
+    /// The next time at which a phase stops waiting.
     pub(super) fn next_deadline(&self) -> Time {
         let next = self.deadlines.get(self.stopped).copied();
         next.filter(|_| self.allowed > 0).unwrap_or(Time::NEVER)
     }
 
-    /// Whether something stops to wait now, and has not before.
+    /// Whether a phase stops waiting now that had not before.
     pub(super) fn stop(&mut self, now: Time) -> bool {
         let before = self.stopped;
         while self.next_deadline() <= now {
@@ -80,22 +80,22 @@ impl Bound {
         self.stopped > before
     }
 
-    /// Whether so many bytes more may be lost.
+    /// Whether this many more bytes may be lost.
     pub(super) fn can_lose(&self, bytes: u64) -> bool {
         bytes <= self.allowed.saturating_sub(self.lost + self.reserved)
     }
 
-    /// Sets bytes aside that may get lost.
+    /// Reserves bytes that may be lost.
     pub(super) fn reserve(&mut self, bytes: u64) {
         self.reserved += bytes;
     }
 
-    /// Gives back what was set aside.
+    /// Returns a reservation.
     pub(super) fn unreserve(&mut self, bytes: u64) {
         self.reserved -= bytes;
     }
 
-    /// A term that rank `from` should have sent lacks these ranges of its `dst`.
+    /// Records that a term, which rank `from` should have sent, lacks these ranges of its `dst`.
     pub(super) fn lose(&mut self, from: Rank, dst: Span, term: u32, holes: Vec<Range<u32>>) {
         for hole in &holes {
             let at = dst.offset + hole.start as usize;
@@ -105,7 +105,7 @@ impl Bound {
         self.holes.insert(term, holes);
     }
 
-    /// What is missing of a term.
+    /// The missing ranges of a term.
     pub(super) fn holes(&self, term: u32) -> &[Range<u32>] {
         self.holes.get(&term).map_or(&[], Vec::as_slice)
     }

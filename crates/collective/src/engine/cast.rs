@@ -1,25 +1,26 @@
-//! Messages that a rank sends to all others at once.
+//! Multicast messages: those that a rank sends to all others at once.
 //!
-//! They are counted apart from those between two ranks. A rank's own are to a peer that stands for
-//! all others ([`cast_of`]), those of each other rank come from a peer that stands for them. What
-//! has been folded is told over the connection to the rank that has sent them. The slowest receiver
-//! gives the credit.
+//! They are counted separately from messages between two ranks. A rank sends its own multicasts to
+//! a peer that stands for all others ([`cast_of`]), and receives those of each other rank from a
+//! peer that stands for that rank's multicasts. The count of folded messages travels over the
+//! connection to the rank that sent them. The slowest receiver determines the credit.
 
 use super::{Cause, Engine, Failure};
 use crate::{Rank, cast_of};
 
 impl Engine {
-    /// All others, as a peer.
+    /// The peer that stands for all others.
     pub(super) fn own_cast(&self) -> Rank {
         cast_of(self.config.rank, self.config.ranks)
     }
 
-    /// The rank whose messages to all a peer stands for, if it does.
+    /// The rank whose multicasts a peer stands for, if it is such a peer.
     pub(super) fn caster(&self, peer: Rank) -> Option<Rank> {
         peer.checked_sub(self.config.ranks)
     }
 
-    /// The rank that a peer is. Of all others it is the one that has folded least.
+    /// The rank behind a peer. For the peer that stands for all others, it is the rank that has
+    /// folded the fewest messages.
     pub(super) fn rank_behind(&self, peer: Rank) -> Rank {
         match self.caster(peer) {
             None => peer,
@@ -31,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// The ranks that are waited for if a peer is.
+    /// The ranks that this rank waits for when it waits for a peer.
     pub(super) fn ranks_behind(&self, peer: Rank) -> Vec<Rank> {
         if peer != self.own_cast() {
             return vec![self.rank_behind(peer)];
@@ -40,7 +41,7 @@ impl Engine {
         self.others().filter(|rank| self.casts_folded(*rank) < sent).collect()
     }
 
-    /// The rank behind a peer that has left; of all others the first.
+    /// The rank behind a peer, if it has left; for all others, the first one that has left.
     pub(super) fn who_left(&self, peer: Rank) -> Option<Rank> {
         let has_left =
             |rank: &Rank| self.peers[*rank as usize].as_ref().is_some_and(|peer| peer.has_left);
@@ -50,8 +51,8 @@ impl Engine {
         Some(self.rank_behind(peer)).filter(has_left)
     }
 
-    /// What a rank sends to all, if at least so many of its messages have been folded of which it
-    /// was not told.
+    /// The peer for a rank's multicasts, if at least this many of them have been folded and not yet
+    /// reported to that rank.
     pub(super) fn untold_casts(&self, rank: Rank, least: u64) -> Option<Rank> {
         let theirs = cast_of(rank, self.config.ranks);
         let cast = self.peers.get(theirs as usize)?.as_ref()?;
@@ -62,7 +63,7 @@ impl Engine {
         self.peers[rank as usize].as_ref().map_or(0, |peer| peer.casts_folded)
     }
 
-    /// A rank says how many of this rank's messages to all it has folded.
+    /// A rank reports how many of this rank's multicasts it has folded.
     pub(super) fn take_cast_credit(&mut self, from: Rank, count: u16) {
         let own = self.own_cast();
         let sent = self.peer(own).sent;
@@ -77,8 +78,8 @@ impl Engine {
         self.look_at(own);
     }
 
-    /// Whether a rank that leaves has all that was sent to all, and nobody waits for more of its
-    /// own.
+    /// Whether a rank that leaves has received all multicasts of this rank, and no step waits for
+    /// more of its own.
     pub(super) fn is_done_with_casts(&self, rank: Rank) -> bool {
         let folded = self.casts_folded(rank);
         let [own, theirs] = [self.own_cast(), cast_of(rank, self.config.ranks)]
@@ -87,11 +88,11 @@ impl Engine {
             && theirs.is_none_or(|cast| cast.expected.len() <= cast.arrived.len())
     }
 
-    /// Nothing can be sent to all any more, or nothing comes from a rank that way.
+    /// Multicasts can no longer be sent, or can no longer be received from a rank.
     pub(super) fn cast_broken(&mut self, peer: Rank) {
         self.peer(peer).is_broken = true;
         if let Some(left) = self.who_left(peer) {
-            // Nobody acknowledges for it. What all have folded is delivered.
+            // A rank that has left no longer acknowledges. What all ranks have folded is delivered.
             let cast = self.peer(peer);
             let is_over = cast.to_send.is_empty() && cast.sent == cast.folded_there;
             if is_over && cast.expected.is_empty() {

@@ -1,26 +1,26 @@
-//! Why a group has failed, and whose fault it is.
+//! Why a group failed, and which rank caused it.
 
 use crate::Rank;
 
-/// Why a group has failed.
+/// Why a group failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It does not acknowledge: its process has ended or is stopped, or the network is cut.
+    /// The rank does not acknowledge: its process has ended or is stopped, or the network is cut.
     Unreachable,
-    /// It has left the group while others needed it.
+    /// The rank left the group while others needed it.
     Left,
-    /// It is in another operation, or in one of another size or type.
+    /// The rank runs another operation, or the same one with another size or type.
     Mismatch,
-    /// It has sent what no member of a group sends.
+    /// The rank sent a message that no member of a group sends.
     Protocol,
-    /// It has not sent its part before the operation's time limit.
+    /// The rank did not send its part before the operation's time limit.
     Late,
-    /// It has given up for a reason of its own.
+    /// The rank gave up for a reason of its own.
     Local,
 }
 
 impl Cause {
-    /// All of them, by code.
+    /// All causes, by code.
     pub const ALL: [Cause; 6] = [
         Cause::Unreachable,
         Cause::Left,
@@ -55,11 +55,11 @@ impl Cause {
     }
 }
 
-/// Why operations of a group fail. It does not recover: make a new group without the rank.
+/// Why the operations of a group fail. A group does not recover: create a new one without the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank} {}", .cause.text())]
 pub struct Failure {
-    /// The rank at fault.
+    /// The rank that caused the failure.
     pub rank: Rank,
     /// What it did.
     pub cause: Cause,

@@ -1,4 +1,4 @@
-//! What an engine is told.
+//! Inputs of an engine.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use crate::schedule::{Action, Term};
 use crate::{Rank, timeout};
 
 impl Engine {
-    /// A message of a peer has arrived, in order; one with bytes is in its next slot. Messages that
-    /// a rank sends to all come from [`cast_of`](crate::cast_of) it.
+    /// A message from a peer has arrived, in order. If it has bytes, they are in the peer's next
+    /// slot. Multicast messages from a rank arrive from [`cast_of`](crate::cast_of) that rank.
     pub fn message(&mut self, now: Time, from: Rank, imm: u32, len: usize) {
         self.now = now;
         if self.failure.is_some() {
@@ -54,7 +54,7 @@ impl Engine {
         }
     }
 
-    /// A message that comes with a credit.
+    /// Takes a message that carries a credit.
     fn take_credited(&mut self, from: Rank, kind: Kind, credit: u16, len: usize) {
         let slots = self.config.slots;
         let peer = self.peer(from);
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// The oldest post to a peer that was not over is over.
+    /// The oldest outstanding post to a peer has completed.
     pub fn sent(&mut self, now: Time, to: Rank) {
         self.now = now;
         let threshold = self.credit_threshold();
@@ -95,7 +95,7 @@ impl Engine {
         self.end_post(to, posted);
     }
 
-    /// A work request over RC is over.
+    /// A work request over RC has completed.
     pub(super) fn end_post(&mut self, to: Rank, posted: Option<Posted>) {
         match posted {
             Some(Posted::Message(at)) => self.complete(at),
@@ -118,13 +118,13 @@ impl Engine {
         self.fail(Failure { rank, cause: Cause::Unreachable });
     }
 
-    /// This rank cannot go on.
+    /// This rank cannot continue.
     pub fn give_up(&mut self, now: Time) {
         self.now = now;
         self.fail(Failure { rank: self.config.rank, cause: Cause::Local });
     }
 
-    /// Says good-bye to all others. Operations that are not over fail.
+    /// Tells all others that this rank leaves. Operations that have not completed fail.
     pub fn leave(&mut self, now: Time) {
         self.now = now;
         if self.has_left || self.failure.is_some() {
@@ -149,7 +149,7 @@ impl Engine {
         }
     }
 
-    /// Whether all that was posted is over, as far as it can be.
+    /// Whether all posts have completed, as far as they can.
     pub fn is_quiet(&self) -> bool {
         let is_quiet = |peer: &super::Peer| {
             (peer.posted.is_empty() || peer.is_broken) && peer.express.outbox.is_quiet()
@@ -157,7 +157,7 @@ impl Engine {
         self.notes.is_empty() && self.peers.iter().flatten().all(|peer| is_quiet(peer))
     }
 
-    /// Time has passed.
+    /// Handles timers that are due.
     pub fn timeout(&mut self, now: Time) {
         self.now = now;
         let late = self.ops.iter().take(self.started).flatten().any(|op| op.deadline <= now);
@@ -178,7 +178,7 @@ impl Engine {
         let silent: BTreeSet<Rank> = silent.collect();
         for rank in silent {
             let peer = self.peer(rank);
-            // What is on its way asks already.
+            // A message in flight already prompts the peer to answer.
             if peer.posted.is_empty() && !peer.has_left {
                 let credit = peer.credit();
                 self.notes.push_back((rank, Kind::Note, credit));
@@ -186,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// When to call [`timeout`](Engine::timeout), if nothing happens before.
+    /// When to call [`timeout`](Engine::timeout), unless something else happens earlier.
     pub fn poll_timeout(&self) -> Option<Time> {
         let running = self.ops.iter().take(self.started).flatten();
         let next = |op: &super::Op| {
@@ -198,7 +198,7 @@ impl Engine {
         (next < Time::NEVER).then_some(next)
     }
 
-    /// The rank that holds up the earliest step.
+    /// The rank that delays the earliest step.
     fn latest(&self) -> Rank {
         let first = |rank: Rank| {
             let peer = self.peers[rank as usize].as_ref();
@@ -210,18 +210,18 @@ impl Engine {
         self.waited_for().min_by_key(|rank| first(*rank)).unwrap_or(self.config.rank)
     }
 
-    /// Ranks whose messages or credits are waited for.
+    /// The ranks from which messages or credits are due.
     fn waited_for(&self) -> impl Iterator<Item = Rank> + '_ {
         let peers = self.peers.iter().enumerate();
         let waits = peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?)));
-        // What is on its way to all does not say who does not acknowledge it.
+        // A multicast in flight does not show which rank fails to acknowledge it.
         let is_cast =
             |rank: Rank, peer: &super::Peer| rank == self.own_cast() && !peer.posted.is_empty();
         let waits = waits.filter(move |(rank, peer)| peer.is_waited_for() || is_cast(*rank, peer));
         waits.map(|(rank, _)| rank)
     }
 
-    /// A step waits for the next message of a peer.
+    /// A step waits for the next message from a peer.
     pub(super) fn expect(&mut self, from: Rank, expected: Expected) {
         let has_left = self.who_left(from).is_some();
         let peer = self.peer(from);
@@ -233,7 +233,7 @@ impl Engine {
         }
     }
 
-    /// Gives messages to the steps that wait for them.
+    /// Assigns messages to the steps that wait for them.
     fn match_messages(&mut self, from: Rank) {
         loop {
             let peer = self.peer(from);
@@ -254,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// A fold has been computed: its slots are free, and what waits for it may begin.
+    /// A fold has been computed: its slots are free, and steps that wait for it may start.
     pub fn folded(&mut self, op: OpId, step: u32) {
         let Some(schedule) = self.schedule(op).cloned() else { return };
         let (slots, threshold) = (self.config.slots, self.credit_threshold());
@@ -276,8 +276,8 @@ impl Engine {
         self.complete(super::StepOf { op, step });
     }
 
-    /// A peer that has left has folded all that it will: what it has is delivered, and nothing else
-    /// comes.
+    /// A peer has left, and will fold nothing more. Everything that it has folded counts as
+    /// delivered; nothing else will arrive from it.
     fn settle_left(&mut self, rank: Rank) {
         if !self.is_done_with_casts(rank) {
             return self.fail(Failure { rank, cause: Cause::Left });

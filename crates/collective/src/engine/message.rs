@@ -1,9 +1,9 @@
-//! What 32 bits of immediate say about a message.
+//! The 32 bits of immediate data that describe a message.
 
 use super::failure::Cause;
 use crate::Rank;
 
-/// Tags are below.
+/// Values from here on are message kinds; tags are below.
 const NACK: u16 = 0xfc00;
 const REPAIR: u16 = 0xfd00;
 const NOTE: u16 = 0xfe00;
@@ -14,26 +14,26 @@ const PROPOSAL: u16 = 0xfe04;
 const CAST: u16 = 0xfe05;
 const ABORT: u16 = 0xff00;
 
-/// What a message is. The upper 16 bits of its immediate say which, the lower 16 are a number.
+/// The kind of a message. The upper 16 bits of the immediate encode it; the lower 16 are a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A chunk of an operation, with its tag; the number is the credit.
     Data(u16),
-    /// Something of the message in a slot is missing; the number is the message's.
+    /// Part of the message in a slot is missing; the number is that of the message.
     Nack(u8),
-    /// The last that was missing in a slot; the number is the tag.
+    /// The last missing range of the message in a slot; the number is the tag.
     Repair(u8),
-    /// Only a credit.
+    /// A credit and nothing else.
     Note,
-    /// A credit, and the last message.
+    /// A credit with the sender's last message.
     Bye,
-    /// So many messages have left over XP.
+    /// The number of messages sent over XP so far.
     Sent,
-    /// How far the messages over XP are: see [`Counts`].
+    /// The receiver's progress with messages over XP: see [`Counts`].
     Progress,
     /// How long an operation took.
     Proposal,
-    /// So many messages that the receiver has sent to all have been folded.
+    /// How many of the addressee's multicast messages have been folded.
     Cast,
     /// The group has failed; the number is the rank at fault.
     Abort(Cause),
@@ -55,7 +55,7 @@ pub(super) fn encode(kind: Kind, number: u16) -> u32 {
     u32::from(upper) << 16 | u32::from(number)
 }
 
-/// `None` for what no release of this protocol sends.
+/// `None` for anything that no version of this protocol sends.
 pub(super) fn decode(imm: u32) -> Option<(Kind, u16)> {
     let (upper, number) = ((imm >> 16) as u16, imm as u16);
     let kind = match upper {
@@ -74,7 +74,7 @@ pub(super) fn decode(imm: u32) -> Option<(Kind, u16)> {
     Some((kind, number))
 }
 
-/// How far a receiver is with the messages over XP of a peer. Each count is at most a ring ahead of
+/// A receiver's progress with a peer's messages over XP. Each count is at most one ring ahead of
 /// the one before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -82,16 +82,17 @@ pub(super) struct Counts {
     pub(super) free: u64,
     /// All messages before this one are settled.
     pub(super) settled: u64,
-    /// The receives of all before this one have ended: nothing of them is in flight.
+    /// The receives of all messages before this one have ended: none of their packets is in flight.
     pub(super) ended: u64,
 }
 
-/// A ring has at most 16 slots, so that 5 bits say how far one count is ahead of another.
+/// A ring has at most 16 slots, so 5 bits hold how far one count is ahead of another.
 const COUNT_BITS: u32 = 5;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl Counts {
-    /// In one number: the last bits of the first count, and how far the others are ahead.
+    /// Packs the counts into one number: the low bits of the first count, and how far ahead the
+    /// others are.
     pub(super) fn to_bits(self) -> u16 {
         let ahead = |count: u64, of: u64| (count - of).min(COUNT_MASK);
         let free = self.free & COUNT_MASK;
@@ -99,7 +100,7 @@ impl Counts {
         (free | settled << COUNT_BITS | ended << (2 * COUNT_BITS)) as u16
     }
 
-    /// The reverse, for somebody who knew that so many slots were free.
+    /// Unpacks the counts, given how many slots the reader last knew to be free.
     pub(super) fn from_bits(bits: u16, free_before: u64) -> Counts {
         let nth = |n: u32| u64::from(bits) >> (n * COUNT_BITS) & COUNT_MASK;
         let free = free_before + (nth(0).wrapping_sub(free_before) & COUNT_MASK);
@@ -108,14 +109,14 @@ impl Counts {
     }
 }
 
-/// The tag of the messages of an operation: ranks that are in different operations most likely
-/// notice.
+/// The tag of an operation's messages. Ranks that run different operations most likely have
+/// different tags, and notice.
 pub(super) fn tag(fingerprint: u64, sequence: u64) -> u16 {
     let mixed = (fingerprint ^ sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 32) % u64::from(NACK)) as u16
 }
 
-/// A rank as a message has it.
+/// A rank as encoded in a message.
 pub(super) fn rank_number(rank: Rank) -> u16 {
     rank as u16
 }

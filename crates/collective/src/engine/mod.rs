@@ -32,102 +32,103 @@ use peer::{Expected, Peer, StepOf};
 pub use post::{FoldTerm, Post};
 pub use receive::Arrival;
 
-/// The slot of a message that was given up before it had one.
+/// The slot of a message that was given up before it was assigned one.
 const NO_SLOT: u16 = u16::MAX;
-/// Most slots for messages over XP: its widest window.
+/// Maximum number of slots for messages over XP: the largest window of XP.
 pub const MAX_EXPRESS_SLOTS: u16 = 16;
 
 /// An operation of an engine, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
-/// What an engine is told at its beginning.
+/// The configuration of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// This rank.
     pub rank: Rank,
     /// Ranks of the group.
     pub ranks: u32,
-    /// Messages of one peer that wait here at most.
+    /// Maximum number of messages from one peer that wait here.
     pub slots: u16,
-    /// The same over XP, for operations with bounds; 0 if there are none. Their slots are numbered
-    /// from `slots` on.
+    /// The same for messages over XP, for operations with bounds; 0 if there are none. These slots
+    /// are numbered from `slots` on.
     pub express_slots: u16,
-    /// How long packets may be overtaken by others before they count as lost.
+    /// How late a packet may arrive by reordering before it counts as lost.
     pub reorder_ns: u64,
-    /// Posts to one peer over RC that are not over at most, besides one [`Post::Note`] that ends it
-    /// all. Credits can come back before acknowledgements do.
+    /// Maximum number of outstanding posts to one peer over RC, apart from the final
+    /// [`Post::Note`]. Credits can arrive before acknowledgements do.
     pub max_posted: usize,
-    /// Up to this length a message is copied into its work request.
+    /// Messages up to this length are copied into their work request.
     pub inline_bytes: usize,
-    /// How long to wait for a rank before it is asked for a sign of life, and again.
+    /// How long to wait for a rank before sending it a heartbeat, and between heartbeats.
     pub heartbeat_ns: u64,
     /// How long an operation may take.
     pub limit_ns: u64,
 }
 
-/// Runs the operations of one rank of a group, one after the other.
+/// Runs the operations of one rank of a group, one after another.
 ///
-/// *Submit* operations. Tell *inputs* as they come: [`message`](Engine::message),
+/// *Submit* operations. Pass *inputs* as they occur: [`message`](Engine::message),
 /// [`sent`](Engine::sent), [`broken`](Engine::broken), and [`timeout`](Engine::timeout) at
 /// [`poll_timeout`](Engine::poll_timeout); over XP [`express_ended`](Engine::express_ended),
-/// [`express_sent`](Engine::express_sent) and [`nack`](Engine::nack). At the beginning a receive
-/// over XP is posted for each slot. After each, take *outputs* until there is none:
-/// [`poll_post`](Engine::poll_post), then [`poll_done`](Engine::poll_done). Time only grows.
+/// [`express_sent`](Engine::express_sent) and [`nack`](Engine::nack). At the start, post a receive
+/// over XP for each slot. After each input, take *outputs* until there are none:
+/// [`poll_post`](Engine::poll_post), then [`poll_done`](Engine::poll_done). Time never goes
+/// backwards.
 ///
-/// A connection keeps the order of its messages, and completions of posts come in the order of
-/// posts. What a peer sends ends in a success, in an error or in nothing, never in a panic or in
-/// more memory than slots.
+/// A connection keeps its messages in order, and posts complete in the order in which they were
+/// posted. Whatever a peer sends leads to success, to an error or to nothing. It never causes a
+/// panic, or uses more memory than the slots.
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
     now: Time,
-    /// By rank; then what each rank [sends to all](crate::cast_of), by rank.
+    /// By rank; then the [multicast messages](crate::cast_of) of each rank, by rank.
     peers: Vec<Option<Box<Peer>>>,
-    /// Those not over, oldest first, with holes where later ones were over before.
+    /// Operations that have not ended, oldest first. `None` where a later one ended earlier.
     ops: VecDeque<Option<Op>>,
-    /// The number of the first in `ops`.
+    /// The number of the first operation in `ops`.
     first: u64,
     /// How many of `ops` have started.
     started: usize,
-    /// Operations of all ranks so far, which they count alike.
+    /// Number of collective operations so far. All ranks count them alike.
     collectives: u64,
-    /// Folds that can be computed.
+    /// Folds that are ready to compute.
     ready: VecDeque<StepOf>,
-    /// Peers to whom something may be sent.
+    /// Peers that something may have to be sent to.
     sendable: VecDeque<Rank>,
-    /// Peers that may have to be told of free slots.
+    /// Peers that may have to be told about free slots.
     owed: VecDeque<Rank>,
     /// Messages without bytes that are to be sent.
     notes: VecDeque<(Rank, Kind, u16)>,
-    /// What concerns receives of this rank.
+    /// Posts that concern this rank's own receives.
     local: VecDeque<Post>,
     adaptive: Adaptive,
     done: VecDeque<(OpId, Result<Report, Failure>)>,
     failure: Option<Failure>,
     has_left: bool,
     next_heartbeat: Time,
-    /// When to look for an ACK that may be missing.
+    /// When to check for a missing ACK.
     next_probe: Time,
 }
 
-/// An operation that is not over.
+/// An operation that has not ended.
 #[derive(Debug)]
 struct Op {
     schedule: Arc<Schedule>,
     tag: u16,
-    /// Of the signs of what is encoded.
+    /// Seed of the signs used for encoding.
     seed: u64,
-    /// What each step still waits for.
+    /// How many things each step still waits for.
     waits: Vec<u32>,
     /// The slots of terms that are messages.
     slots: Vec<u16>,
-    /// Steps that are not over.
+    /// Number of steps that have not completed.
     left: usize,
     deadline: Time,
     started: Time,
     bounds: Option<Bounds>,
-    /// Once it has started.
+    /// Set once the operation has started.
     bound: Option<Box<Bound>>,
 }
 
@@ -135,8 +136,8 @@ impl Engine {
     /// An engine without operations.
     ///
     /// # Panics
-    /// If the group has no ranks or too many, this is none of them, there is no slot or no post, or
-    /// there are more slots than XP's window.
+    /// If the group has no ranks or too many, this rank is not one of them, there are no slots or
+    /// posts, or there are more slots for XP than its window allows.
     pub fn new(config: EngineConfig) -> Engine {
         assert!(config.ranks <= MAX_RANKS && config.rank < config.ranks);
         assert!(config.slots > 0 && config.max_posted > 0);
@@ -163,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Adds an operation behind all others.
+    /// Adds an operation after all others.
     ///
     /// # Panics
     /// If it has bounds, and is pairwise or there are no slots for XP.
@@ -172,7 +173,7 @@ impl Engine {
         assert!(bounds.is_none() || express, "bounds are for collectives over XP");
         self.now = now;
         let id = OpId(self.first + self.ops.len() as u64);
-        // Two ranks alone do not change what the others count.
+        // An operation between two ranks does not change the count that all ranks share.
         let sequence = if schedule.is_pairwise() { 0 } else { self.collectives };
         self.collectives += u64::from(!schedule.is_pairwise());
         self.ops.push_back(Some(Op {
@@ -199,11 +200,11 @@ impl Engine {
         self.failure
     }
 
-    /// What a fold is to compute: the destination, its terms with the slots of messages, and
-    /// whether it ends a reduction.
+    /// What a fold must compute: the destination, its terms with the slots of messages, and whether
+    /// it ends a reduction.
     ///
     /// # Panics
-    /// If it is not one that [`poll_post`](Engine::poll_post) has just given.
+    /// If [`poll_post`](Engine::poll_post) has not just returned this fold.
     pub fn fold(
         &self,
         op: OpId,
@@ -226,12 +227,12 @@ impl Engine {
         (dst, each, finish)
     }
 
-    /// What the signs of an operation that is not over are made from: the same at all ranks.
+    /// The seed of an operation's signs, while it has not ended. It is the same on all ranks.
     pub fn seed(&self, op: OpId) -> Option<u64> {
         Some(self.op(op)?.seed)
     }
 
-    /// The schedule of an operation that is not over.
+    /// The schedule of an operation that has not ended.
     pub fn schedule(&self, op: OpId) -> Option<&Arc<Schedule>> {
         Some(&self.op(op)?.schedule)
     }
@@ -261,7 +262,8 @@ impl Engine {
         (0..rank).chain(rank + 1..ranks)
     }
 
-    /// Starts what may run: the next operation when none does, and pairwise ones beside each other.
+    /// Starts the operations that may run: the next one when none is running, and pairwise ones
+    /// alongside each other.
     fn start_ops(&mut self) {
         while let Some(Some(next)) = self.ops.get(self.started) {
             let mut running = self.ops.iter().take(self.started).flatten();
@@ -338,7 +340,7 @@ impl Engine {
         Box::new(Bound::new(bounds, schedule, self.now, limit))
     }
 
-    /// A step is over: others may begin.
+    /// A step has completed: others may start.
     fn complete(&mut self, at: StepOf) {
         let Some(op) = self.op_mut(at.op) else { return };
         op.left -= 1;
@@ -351,7 +353,7 @@ impl Engine {
         }
     }
 
-    /// A step waits for one thing less.
+    /// A step has one thing less to wait for.
     fn release(&mut self, at: StepOf, schedule: &Schedule) {
         let Some(op) = self.op_mut(at.op) else { return };
         let waits = &mut op.waits[at.step as usize];
@@ -365,7 +367,7 @@ impl Engine {
         }
     }
 
-    /// An operation is over, and the next may begin.
+    /// An operation has ended, and the next may start.
     fn finish(&mut self, id: OpId) {
         let op = self.ops[(id.0 - self.first) as usize].take();
         let report = op.map_or_else(Report::default, |op| self.report(op));
@@ -381,7 +383,7 @@ impl Engine {
         self.start_ops();
     }
 
-    /// How an operation has ended. If others are to know how long such ones take, they are told.
+    /// How an operation ended. If other ranks need to know how long it took, they are told.
     fn report(&mut self, op: Op) -> Report {
         let elapsed_ns = self.now.nanos_since(op.started);
         let Some(bound) = op.bound else { return Report { elapsed_ns, ..Report::default() } };
@@ -400,13 +402,13 @@ impl Engine {
         report
     }
 
-    /// Folded messages of which a peer is told if nothing else is sent to it: half of the slots, so
-    /// that it need not stop.
+    /// How many folded messages trigger a credit to a peer if nothing else is sent to it: half of
+    /// the slots, so that the peer need not stall.
     fn credit_threshold(&self) -> u64 {
         u64::from(self.config.slots / 2).max(1)
     }
 
-    /// Has a peer looked at for something to send.
+    /// Queues a peer to be checked for something to send.
     fn look_at(&mut self, rank: Rank) {
         let peer = self.peer(rank);
         if !peer.is_queued {
@@ -430,7 +432,7 @@ impl Engine {
         self.local.clear();
         self.next_probe = Time::NEVER;
         if failure.cause == Cause::Unreachable && failure.rank != self.config.rank {
-            // What is on its way to it will not arrive, and need not be waited for.
+            // Messages in flight to it will not arrive: do not wait for them.
             self.peer(failure.rank).is_broken = true;
             let own = self.own_cast();
             if let Some(cast) = &mut self.peers[own as usize] {

@@ -1,4 +1,4 @@
-//! What an engine says.
+//! Outputs of an engine.
 
 use super::message::{self, Kind};
 use super::peer::{Posted, StepOf};
@@ -8,7 +8,8 @@ use crate::bounds::Report;
 use crate::schedule::Action;
 
 impl Engine {
-    /// The next thing to do. Messages come before folds: what can be on its way should be.
+    /// The next thing to do. Messages come before folds, so that sends are in flight as early as
+    /// possible.
     pub fn poll_post(&mut self) -> Option<Post> {
         loop {
             if let Some(post) = self.local.pop_front() {
@@ -29,7 +30,7 @@ impl Engine {
             if let Some(StepOf { op, step }) = self.ready.pop_front() {
                 return Some(Post::Fold { op, step });
             }
-            // Nothing else carries them.
+            // No other message carries these credits.
             let rank = self.owed.pop_front()?;
             let (threshold, max_posted) = (self.credit_threshold(), self.config.max_posted);
             let link = self.rank_behind(rank);
@@ -49,7 +50,7 @@ impl Engine {
         }
     }
 
-    /// The next thing to send to a peer. What others wait for longest goes first.
+    /// The next thing to send to a peer. What others have been waiting for longest goes first.
     fn next_to(&mut self, rank: Rank) -> Option<Post> {
         self.next_control(rank)
             .or_else(|| self.next_repair(rank))
@@ -57,13 +58,13 @@ impl Engine {
             .or_else(|| self.next_write(rank))
     }
 
-    /// The next operation that is over.
+    /// The next operation that has ended.
     pub fn poll_done(&mut self) -> Option<(OpId, Result<Report, Failure>)> {
         self.done.pop_front()
     }
 
     fn note(&mut self, (to, kind, number): (Rank, Kind, u16)) -> Option<Post> {
-        // Whoever sends to all hears over its own connection what was folded of it.
+        // A multicast sender gets its credit over the connection between the two ranks.
         let (to, kind) = self.caster(to).map_or((to, kind), |caster| (caster, Kind::Cast));
         if self.peer(to).is_broken {
             return None;
@@ -94,14 +95,14 @@ impl Engine {
         peer.to_send.pop_front();
         let slot = (peer.sent % u64::from(slots)) as u16;
         peer.sent += 1;
-        // What goes to all is over when all have it: the last words of a rank go another way, and
-        // must not overtake it.
+        // A multicast completes only when all ranks have acknowledged it. A rank's last message
+        // takes another connection and must not overtake it.
         let inline = src.len <= inline_bytes && !is_cast;
         let imm = message::encode(Kind::Data(tag), peer.credit());
         self.posted(to, if inline { Posted::Note } else { Posted::Message(at) });
         self.look_at(to);
         if inline {
-            // Its bytes are in the work request: the memory may change from now on.
+            // The work request holds a copy of the bytes: the memory may change from now on.
             self.complete(at);
         }
         Some(Post::Write { to, slot, op: at.op, src, imm, inline })

@@ -1,4 +1,4 @@
-//! What an engine knows of one other rank.
+//! What an engine knows about one other rank.
 
 use std::collections::VecDeque;
 
@@ -18,19 +18,19 @@ pub(super) struct StepOf {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub(super) at: StepOf,
-    /// Which of the schedule's terms it is.
+    /// The index of the term in the schedule.
     pub(super) term: u32,
     pub(super) len: usize,
 }
 
-/// What a work request on its way over RC was.
+/// What a work request in flight over RC carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
-    /// Something that nobody waits for.
+    /// A message that no step waits for.
     Note,
-    /// The message of a step.
+    /// A step's message.
     Message(StepOf),
-    /// A range of a message over XP that was missing.
+    /// A missing range of a message over XP.
     Repair(u64),
 }
 
@@ -44,48 +44,49 @@ pub(super) struct Arrived {
 
 #[derive(Debug, Default)]
 pub(super) struct Peer {
-    /// Messages to be sent to it, in this order.
+    /// Messages to be sent to it, in order.
     pub(super) to_send: VecDeque<StepOf>,
-    /// Work requests on their way to it over RC, oldest first, and when they were posted.
+    /// Work requests in flight to it over RC, oldest first, with the time of posting.
     pub(super) posted: VecDeque<(Posted, Time)>,
-    /// How long an ACK takes, smoothed; 0 while nobody knows.
+    /// Smoothed time until an ACK arrives; 0 while unknown.
     pub(super) rtt_ns: u64,
-    /// How far ACKs are from that, smoothed.
+    /// Smoothed deviation from that time.
     pub(super) rtt_deviation_ns: u64,
-    /// How often the oldest of them was sent again, and when it was looked at last.
+    /// How often the oldest work request has been retransmitted, and when it was last checked.
     pub(super) probes: u32,
     pub(super) probed_at: Time,
-    /// Messages sent to it, and how many of them it has folded.
+    /// Number of messages sent to it, and how many of them it has folded.
     pub(super) sent: u64,
     pub(super) folded_there: u64,
 
-    /// Messages to all that it has folded, if it is a rank.
+    /// How many of our multicast messages it has folded, if it is a rank.
     pub(super) casts_folded: u64,
 
-    /// Steps that wait for its messages, in this order.
+    /// Steps that wait for its messages, in order.
     pub(super) expected: VecDeque<Expected>,
     /// Its messages that no step waits for yet. Either this or `expected` is empty.
     pub(super) arrived: VecDeque<Arrived>,
-    /// Slots in use, oldest first: whether each has been folded.
+    /// Slots in use, oldest first, and whether each has been folded.
     pub(super) slots: VecDeque<bool>,
-    /// Messages of it that have been folded, all up to this one.
+    /// Number of its messages that have been folded, without gaps.
     pub(super) folded: u64,
-    /// What it was told of that.
+    /// The value of `folded` that was last reported to it.
     pub(super) told: u64,
 
     /// Messages over XP.
     pub(super) express: Express,
 
-    /// It is in the queue of those to be looked at for something to send.
+    /// It is queued to be checked for something to send.
     pub(super) is_queued: bool,
-    /// It has said good-bye.
+    /// It has announced that it leaves.
     pub(super) has_left: bool,
     /// Nothing can be sent to it any more.
     pub(super) is_broken: bool,
 }
 
 impl Peer {
-    /// Whether something is to come from it: a message, a credit, or that it has settled one.
+    /// Whether something is due from it: a message, a credit, or the news that it has settled a
+    /// message.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.expected.is_empty()
             || !self.to_send.is_empty()
@@ -98,7 +99,7 @@ impl Peer {
         ((self.folded + self.slots.len() as u64) % u64::from(slots)) as u16
     }
 
-    /// Frees a slot. Credits are given in order, so one behind others waits for them.
+    /// Frees a slot. Credits are granted in order, so a slot behind others waits for them.
     pub(super) fn free(&mut self, slot: u16, slots: u16) {
         let first = (self.folded % u64::from(slots)) as u16;
         let index = (slot + slots - first) % slots;
@@ -111,13 +112,13 @@ impl Peer {
         }
     }
 
-    /// The number of its messages that have been folded, as told to it.
+    /// The number of its messages that have been folded, to be reported to it.
     pub(super) fn credit(&mut self) -> u16 {
         self.told = self.folded;
         self.folded as u16
     }
 
-    /// Takes what it says it has folded; `false` if it cannot have.
+    /// Takes the count of messages that it says it has folded; `false` if the count is impossible.
     pub(super) fn take_credit(&mut self, count: u16) -> bool {
         let more = u64::from(count.wrapping_sub(self.folded_there as u16));
         if more > self.sent - self.folded_there {

@@ -1,4 +1,4 @@
-//! What an engine wants done.
+//! What an engine asks its owner to do.
 
 use std::ops::Range;
 
@@ -11,60 +11,61 @@ use crate::schedule::Span;
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Post {
-    /// Write a span into a slot of a peer, with an immediate.
+    /// Write a span into a slot of a peer, with immediate data.
     Write {
         /// The peer.
         to: Rank,
         /// The slot there.
         slot: u16,
-        /// The operation whose memory it is.
+        /// The operation that the memory belongs to.
         op: OpId,
         /// The bytes.
         src: Span,
         /// The immediate.
         imm: u32,
-        /// Its bytes must be copied now.
+        /// The bytes must be copied now.
         inline: bool,
     },
-    /// Send an immediate without bytes.
+    /// Send immediate data without payload.
     Note {
         /// The peer.
         to: Rank,
         /// The immediate.
         imm: u32,
     },
-    /// Write a span into a slot of a peer over XP, with an immediate. By its deadline it is over,
-    /// whatever has been sent.
+    /// Write a span into a slot of a peer over XP, with immediate data. It completes by its
+    /// deadline, however much has been sent.
     Express {
         /// The peer.
         to: Rank,
         /// The slot there.
         slot: u16,
-        /// The operation whose memory it is.
+        /// The operation that the memory belongs to.
         op: OpId,
         /// The bytes.
         src: Span,
         /// The immediate.
         imm: u32,
-        /// When it is over.
+        /// The deadline.
         deadline: Time,
     },
-    /// Write what a peer misses into a slot of it over RC.
+    /// Write a range that a peer is missing into the peer's slot over RC.
     Repair {
         /// The peer.
         to: Rank,
         /// The slot there.
         slot: u16,
-        /// Where in the slot.
+        /// Offset in the slot.
         offset: u32,
-        /// The operation whose memory it is.
+        /// The operation that the memory belongs to.
         op: OpId,
         /// The bytes.
         src: Span,
-        /// The immediate, with the last of a message.
+        /// The immediate data, on the last range of a message.
         imm: Option<u32>,
     },
-    /// Tell a peer over RC what is [missing](super::Engine::missing) of its message in a slot.
+    /// Tell a peer over RC which ranges of its message in a slot are
+    /// [missing](super::Engine::missing).
     Nack {
         /// The peer.
         to: Rank,
@@ -73,28 +74,28 @@ pub enum Post {
         /// The immediate.
         imm: u32,
     },
-    /// Post the next receive of a peer's messages over XP, for this slot.
+    /// Post the next receive for a peer's messages over XP, for this slot.
     Open {
         /// The peer.
         from: Rank,
         /// The slot.
         slot: u16,
     },
-    /// Let the receive for a slot end at this time.
+    /// Make the receive for a slot end at this time.
     End {
         /// The peer.
         from: Rank,
         /// The slot.
         slot: u16,
-        /// When.
+        /// The time.
         at: Time,
     },
-    /// Send again what a peer has not acknowledged over RC.
+    /// Retransmit what a peer has not acknowledged over RC.
     Resend {
         /// The peer.
         to: Rank,
     },
-    /// Compute a fold, and say so by [`super::Engine::folded`] before the next call.
+    /// Compute a fold, and call [`super::Engine::folded`] before the next poll.
     Fold {
         /// The operation.
         op: OpId,
@@ -103,20 +104,20 @@ pub enum Post {
     },
 }
 
-/// What a fold combines, as it lies in memory.
+/// An operand of a fold, by its location in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoldTerm<'a> {
     /// Memory of the operation.
     Memory(Span),
-    /// The message in a slot of a peer.
+    /// The message in one of a peer's slots.
     Slot {
         /// The peer.
         of: Rank,
         /// The slot.
         slot: u16,
-        /// Ranges that are missing, in order.
+        /// Missing ranges, in order.
         missing: &'a [Range<u32>],
     },
-    /// A message that is missing.
+    /// A message that is missing entirely.
     Absent,
 }

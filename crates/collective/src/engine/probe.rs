@@ -1,8 +1,9 @@
-//! Control messages that are lost.
+//! Recovery of lost control messages.
 //!
-//! RC finds out by its timer if nothing is sent behind them, or if the receiver's NAK is lost: it
-//! sends one. The timer is for ranks that have died, and far longer than an operation. So what
-//! takes longer than usual is sent again before.
+//! If nothing is sent after a lost message, or if the receiver's NAK, which it sends only once, is
+//! lost, RC detects the loss by its timer. That timer is meant for dead ranks and is far longer
+//! than an operation. So messages that are not acknowledged within the usual time are retransmitted
+//! earlier.
 
 use bowline_nic::Time;
 
@@ -10,17 +11,17 @@ use super::peer::Posted;
 use super::{Engine, Peer, Post};
 use crate::Rank;
 
-/// How long an ACK may take while it is not known how long it takes, at least, and at most.
+/// How long to wait for an ACK: while the round trip is unknown, at least, and at most.
 const FIRST_WAIT_NS: u64 = 5_000_000;
 const MIN_WAIT_NS: u64 = 200_000;
 const MAX_WAIT_NS: u64 = 250_000_000;
 
 impl Peer {
-    /// How long to wait for an ACK; longer each time.
+    /// How long to wait for an ACK. The time grows with each probe.
     fn wait_ns(&self) -> u64 {
         let first = match self.rtt_ns {
             0 => FIRST_WAIT_NS,
-            // As TCP has it (RFC 6298), but never longer than two round trips.
+            // As in TCP (RFC 6298), but at most two round trips.
             rtt_ns => {
                 let late_ns = (4 * self.rtt_deviation_ns).clamp(rtt_ns / 4, rtt_ns);
                 rtt_ns + late_ns + MIN_WAIT_NS
@@ -29,13 +30,13 @@ impl Peer {
         first.saturating_mul(1 << self.probes.min(10)).min(MAX_WAIT_NS)
     }
 
-    /// When to look for the ACK of the oldest post.
+    /// When to check for the ACK of the oldest post.
     fn probes_at(&self) -> Time {
         let Some((_, at)) = self.posted.front() else { return Time::NEVER };
         self.probed_at.max(*at).plus_nanos(self.wait_ns())
     }
 
-    /// The oldest post is acknowledged.
+    /// The oldest post has been acknowledged.
     pub(super) fn acknowledge(&mut self, now: Time) -> Option<Posted> {
         let (posted, at) = self.posted.pop_front()?;
         let sample_ns = now.nanos_since(at).max(1);
@@ -58,7 +59,7 @@ impl Peer {
 }
 
 impl Engine {
-    /// Notes a work request over RC.
+    /// Records a work request over RC.
     pub(super) fn posted(&mut self, to: Rank, what: Posted) {
         let now = self.now;
         let watched = self.config.express_slots > 0 && self.failure.is_none();
@@ -70,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Sends again what is not acknowledged in time.
+    /// Retransmits what has not been acknowledged in time.
     pub(super) fn probe(&mut self, now: Time) {
         if self.next_probe > now {
             return;

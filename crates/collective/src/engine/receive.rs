@@ -1,4 +1,4 @@
-//! Messages over XP that arrive: when each is settled, and what is accepted as lost.
+//! Incoming messages over XP: when each is settled, and what is accepted as lost.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use super::{Cause, Engine, Failure, OpId, Post};
 use crate::Rank;
 use crate::schedule::Action;
 
-/// What has come of a message over XP when its receive ends.
+/// What has arrived of a message over XP when its receive ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The immediate of its packets; `None` if there were none.
+    /// The immediate of its packets; `None` if none arrived.
     pub imm: Option<u32>,
-    /// Its length; unknown if there were none.
+    /// Its length; unknown if no packet arrived.
     pub len: Option<u32>,
-    /// Ranges that have not arrived, in order, unless none has.
+    /// Missing ranges, in order. Empty if nothing arrived.
     pub missing: Vec<Range<u32>>,
 }
 
 impl Arrival {
-    /// Nothing has come.
+    /// Nothing arrived.
     pub const NOTHING: Arrival = Arrival { imm: None, len: None, missing: Vec::new() };
 }
 
-/// Ranges rounded outwards to whole elements of any type. A peer may interleave its packets so that
-/// they end in the middle of one.
+/// Rounds ranges outwards to whole elements of any type. A peer may arrange its packets so that
+/// they end in the middle of an element.
 fn whole_elements(ranges: &[Range<u32>], len: u32) -> Vec<Range<u32>> {
     const ELEMENT: u32 = 8;
     let mut rounded: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
@@ -44,7 +44,7 @@ fn whole_elements(ranges: &[Range<u32>], len: u32) -> Vec<Range<u32>> {
 }
 
 impl Engine {
-    /// The receive of a message over XP has ended: nothing more is placed into its slot.
+    /// The receive of a message over XP has ended: nothing more is written to its slot.
     pub fn express_ended(&mut self, now: Time, from: Rank, slot: u16, arrival: Arrival) {
         self.now = now;
         if self.failure.is_some() {
@@ -61,7 +61,7 @@ impl Engine {
         message.is_unseen = arrival.len.is_none();
         message.missing = whole_elements(&arrival.missing, arrival.len.unwrap_or(0));
         if arrival.len.is_some() {
-            // Messages are sent in order: what is not there of those before is lost or late.
+            // Messages are sent in order, so whatever is missing from earlier ones is lost or late.
             inbox.reached = inbox.reached.max(number + 1);
             self.end_before(from, number);
         }
@@ -69,11 +69,11 @@ impl Engine {
         self.advance(from);
     }
 
-    /// The sender has sent so many messages.
+    /// The sender reports how many messages it has sent.
     pub(super) fn take_sent(&mut self, from: Rank, count: u16) {
         let inbox = &mut self.peer(from).express.inbox;
         let sent = inbox.reached + u64::from(count.wrapping_sub(inbox.reached as u16));
-        // It may have been sent before a message that has overtaken it.
+        // The report may be older than a message that overtook it.
         let is_old = count.wrapping_sub(inbox.reached as u16) > u16::MAX / 2;
         if is_old {
             return;
@@ -86,7 +86,7 @@ impl Engine {
         self.advance(from);
     }
 
-    /// What was missing in a slot is there.
+    /// The missing ranges of a slot have arrived.
     pub(super) fn take_repair(&mut self, from: Rank, slot: u8, tag: u16) {
         let inbox = &mut self.peer(from).express.inbox;
         let number = inbox.number(slot.into());
@@ -112,7 +112,7 @@ impl Engine {
         self.advance(from);
     }
 
-    /// Ends the receives of messages before this one, after a grace for what was overtaken.
+    /// Ends the receives of messages before this one, after a grace period for reordered packets.
     fn end_before(&mut self, from: Rank, number: u64) {
         let at = self.now.plus_nanos(self.config.reorder_ns);
         let first_slot = self.config.slots;
@@ -131,13 +131,13 @@ impl Engine {
         self.local.extend(ends);
     }
 
-    /// A step of an operation with bounds waits for the next message of a peer.
+    /// A step of an operation with bounds waits for the next message from a peer.
     pub(super) fn expect_express(&mut self, from: Rank, expected: Expected) {
         self.peer(from).express.inbox.waiting.push_back(Some(expected));
         self.advance(from);
     }
 
-    /// Frees slots, and gives messages to the steps that wait for them.
+    /// Frees slots, and assigns messages to the steps that wait for them.
     fn advance(&mut self, from: Rank) {
         let first_slot = self.config.slots;
         loop {
@@ -162,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// A message for which nobody waits any more.
+    /// Skips a message that nothing waits for any more.
     fn skip(&mut self, from: Rank, number: u64) {
         let (at, first_slot) = (self.now, self.config.slots);
         let inbox = &mut self.peer(from).express.inbox;
@@ -176,7 +176,7 @@ impl Engine {
         self.peer(from).express.inbox.settle(number);
     }
 
-    /// A message of the ring has got its step.
+    /// A message in the ring has been assigned to its step.
     fn take_message(&mut self, from: Rank, number: u64, expected: Expected) {
         let peer = self.peer(from);
         let has_left = peer.has_left;
@@ -192,8 +192,8 @@ impl Engine {
         }
     }
 
-    /// Decides about a message whose receive has ended: it is settled, or what is missing is
-    /// requested.
+    /// Decides about a message whose receive has ended: either it is settled, or the missing ranges
+    /// are requested.
     fn judge(&mut self, from: Rank, number: u64) {
         let Some(message) = self.peer(from).express.inbox.get(number) else { return };
         if !message.ended || message.settled {
@@ -220,20 +220,20 @@ impl Engine {
             }
         }
         if let Some(expected) = expected.filter(|_| reserved > 0) {
-            // It was less than was set aside: more may be affordable.
+            // Less was lost than was reserved, so further losses may be affordable.
             self.stop_waiting(expected.at.op);
         }
     }
 
-    /// Whether the operation does not wait any more for a message.
+    /// Whether the operation has stopped waiting for a message.
     fn is_late(&self, expected: Expected) -> bool {
         let Some(op) = self.op(expected.at.op) else { return false };
         let part = op.schedule.part(expected.at.step);
         op.bound.as_ref().is_some_and(|bound| bound.deadline(part) <= self.now)
     }
 
-    /// Accepts what is missing of a message, if it is late and the promise allows it; whether it
-    /// does.
+    /// Accepts the missing ranges of a message as lost, if it is late and the bounds allow it.
+    /// Returns whether it did.
     fn accept(&mut self, from: Rank, number: u64, expected: Expected) -> bool {
         let is_late = self.is_late(expected);
         let Some(message) = self.peer(from).express.inbox.get(number) else { return false };
@@ -248,7 +248,7 @@ impl Engine {
         true
     }
 
-    /// Notes what is missing of a message.
+    /// Records the missing ranges of a message.
     fn lose(&mut self, from: Rank, expected: Expected, holes: Vec<Range<u32>>) {
         let Some(op) = self.op_mut(expected.at.op) else { return };
         let Action::Fold { dst, .. } = *op.schedule.action(expected.at.step) else { return };
@@ -257,7 +257,7 @@ impl Engine {
         }
     }
 
-    /// Gives a settled message to its step.
+    /// Passes a settled message to its step.
     fn hand_over(&mut self, from: Rank, number: u64) {
         let first_slot = self.config.slots;
         let inbox = &mut self.peer(from).express.inbox;
@@ -276,8 +276,8 @@ impl Engine {
         self.release(expected.at, &schedule);
     }
 
-    /// Deadlines of an operation have passed: what is missing is accepted as far as the promise
-    /// allows, the smallest losses first.
+    /// Deadlines of an operation have passed: accepts missing ranges as far as the bounds allow,
+    /// smallest losses first.
     pub(super) fn stop_waiting(&mut self, id: OpId) {
         let mut ended = Vec::new();
         let mut open = Vec::new();
@@ -323,8 +323,8 @@ impl Engine {
         }
     }
 
-    /// Ends the receive of a message now, if the loss of all of it is affordable. Otherwise it ends
-    /// when its sender has sent it, and can then be repaired.
+    /// Ends the receive of a message now, if losing all of it is affordable. Otherwise the receive
+    /// ends when the sender has sent the message, and the message can then be repaired.
     fn give_up_on(&mut self, id: OpId, from: Rank, number: u64, bytes: u64) {
         let (at, first_slot) = (self.now, self.config.slots);
         let Some(bound) = self.bound_mut(id).filter(|bound| bound.can_lose(bytes)) else { return };
@@ -351,7 +351,7 @@ impl Engine {
     /// What to request again of the message in a slot: ranges, or everything.
     ///
     /// # Panics
-    /// If it is not one that [`poll_post`](Engine::poll_post) has just given.
+    /// If [`poll_post`](Engine::poll_post) has not just asked for this request.
     pub fn missing(&self, from: Rank, slot: u16) -> Option<&[Range<u32>]> {
         let peer = self.peers[from as usize].as_ref().expect("a request is of a peer's message");
         let inbox = &peer.express.inbox;
@@ -361,7 +361,7 @@ impl Engine {
         (!message.is_unseen).then_some(&message.missing)
     }
 
-    /// How far the messages of a peer are, for a control message.
+    /// The control message that reports progress with a peer's messages.
     pub(super) fn progress_note(&mut self, to: Rank) -> (Rank, message::Kind, u16) {
         let counts = self.peer(to).express.inbox.tell();
         (to, message::Kind::Progress, counts)

@@ -1,4 +1,4 @@
-//! Messages over XP that leave, and what of them is sent again over RC.
+//! Outgoing messages over XP, and the retransmission of their missing ranges over RC.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::Rank;
 use crate::schedule::{Action, Span};
 
 impl Engine {
-    /// The oldest message to a peer over XP that was not sent is sent, or its deadline has passed.
+    /// The oldest outstanding message to a peer over XP has been sent, or its deadline has passed.
     pub fn express_sent(&mut self, now: Time, to: Rank) {
         self.now = now;
         let peer = self.peer(to);
@@ -21,7 +21,7 @@ impl Engine {
         self.look_at(to);
     }
 
-    /// A peer misses ranges of a message.
+    /// A peer is missing ranges of a message.
     pub fn nack(&mut self, now: Time, from: Rank, imm: u32, ranges: &[Range<u32>]) {
         self.now = now;
         if self.failure.is_some() {
@@ -38,7 +38,8 @@ impl Engine {
         self.look_at(from);
     }
 
-    /// The bitmap that a message's immediate comes with, if it does: the slot that it is about.
+    /// If a message with this immediate carries a bitmap of missing ranges: the slot that it is
+    /// about.
     pub fn nack_slot(&self, imm: u32) -> Option<u16> {
         match message::decode(imm)? {
             (Kind::Nack(slot), _) => Some(u16::from(slot)),
@@ -46,17 +47,17 @@ impl Engine {
         }
     }
 
-    /// Whether a message with this immediate has bytes for an operation.
+    /// Whether a message with this immediate carries data of an operation.
     pub fn is_data(&self, imm: u32) -> bool {
         matches!(message::decode(imm), Some((Kind::Data(_), _)))
     }
 
-    /// Whether a message with this immediate says that the group has failed.
+    /// Whether a message with this immediate reports that the group has failed.
     pub fn is_abort(&self, imm: u32) -> bool {
         matches!(message::decode(imm), Some((Kind::Abort(_), _)))
     }
 
-    /// Queues what is to be sent again; `false` if that makes no sense.
+    /// Queues ranges for retransmission; `false` if the request is invalid.
     fn queue_repairs(&mut self, to: Rank, number: u64, ranges: &[Range<u32>]) -> bool {
         let Some(len) = self.sent_span(to, number).map(|span| span.len as u32) else {
             return false;
@@ -74,7 +75,7 @@ impl Engine {
         true
     }
 
-    /// What a message that was sent to a peer is made of.
+    /// The memory of a message that was sent to a peer.
     fn sent_span(&mut self, to: Rank, number: u64) -> Option<Span> {
         let at = self.peer(to).express.outbox.get(number)?.at?;
         match *self.op(at.op)?.schedule.action(at.step) {
@@ -106,7 +107,7 @@ impl Engine {
         Some(post)
     }
 
-    /// The next range that a peer misses.
+    /// The next range that a peer is missing.
     pub(super) fn next_repair(&mut self, to: Rank) -> Option<Post> {
         let EngineConfig { slots, max_posted, .. } = self.config;
         let peer = self.peer(to);
@@ -154,13 +155,13 @@ impl Engine {
         let imm = u32::from(tag) << 16;
         let len = if wanted { src.len } else { 0 };
         if !wanted {
-            // It goes without its bytes, so that those behind it keep their numbers.
+            // Send it without bytes, so that the messages behind it keep their numbers.
             self.complete(at);
         }
         Some(Post::Express { to, slot, op: at.op, src: Span { len, ..src }, imm, deadline })
     }
 
-    /// A repair has arrived.
+    /// A repair has arrived at the peer.
     pub(super) fn repair_sent(&mut self, to: Rank, number: u64) {
         if let Some(message) = self.peer(to).express.outbox.get(number) {
             message.repairs = message.repairs.saturating_sub(1);
@@ -168,7 +169,7 @@ impl Engine {
         self.end_sends(to);
     }
 
-    /// A peer says how far it is.
+    /// A peer reports its progress.
     pub(super) fn take_progress(&mut self, from: Rank, counts: u16) {
         let slots = self.config.express_slots;
         if !self.peer(from).express.outbox.take_progress(counts, slots) {
@@ -177,7 +178,7 @@ impl Engine {
         self.end_sends(from);
     }
 
-    /// Ends the sends whose memory nobody reads any more.
+    /// Completes the sends whose memory nothing reads any more.
     fn end_sends(&mut self, to: Rank) {
         while let Some(at) = self.peer(to).express.outbox.pop_over() {
             if let Some(at) = at {
@@ -187,9 +188,9 @@ impl Engine {
     }
 }
 
-/// Messages that may be in flight to a rank. Connections that share a way would fill its queues
-/// together, if each took all of it for its own; so they share half of the slots. The others are
-/// for what is being repaired.
+/// How many messages may be in flight to a rank. If connections that share a path each used all of
+/// their slots, they would overflow its queues together; so they share half of the slots. The other
+/// half is for messages being repaired.
 fn flight(slots: u16, sharers: u32) -> u16 {
     match sharers {
         0 | 1 => slots,

@@ -1,7 +1,7 @@
-//! Messages to all other ranks at once: a queue pair whose peer is a multicast group.
+//! Multicast to all other ranks: a queue pair whose peer is a multicast group.
 //!
-//! Each rank has a group of its own, whose members are all others. Who copies is not this crate's
-//! business: whoever opens the casts connects their ends to what copies.
+//! Each rank has its own multicast group, whose members are all other ranks. This crate does not
+//! copy messages: the caller that opens the casts connects them to whatever does.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use bowline_wire::{Psn, Qpn};
 use super::{Group, GroupError, drive, wr_depth};
 use crate::{Rank, cast_of};
 
-/// What a rank tells all others of what it sends to all, and of where it receives what they send.
+/// What a rank tells all others about its multicasts, and about where it receives theirs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CastOffer {
-    /// The queue pair that sends.
+    /// The sending queue pair.
     pub qpn: Qpn,
     /// Its first PSN.
     pub psn: Psn,
-    /// The largest packets that this rank takes.
+    /// The largest packets that this rank accepts.
     pub mtu: Mtu,
-    /// For each rank, and none for this one.
+    /// One for each rank, except this one.
     pub ends: Vec<Option<CastEnd>>,
 }
 
-/// What a rank has for what another one sends to all.
+/// Where a rank receives the multicasts of another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CastEnd {
-    /// The queue pair that receives.
+    /// The receiving queue pair.
     pub qpn: Qpn,
-    /// The key of the ring that is written.
+    /// The key of the ring that the sender writes to.
     pub rkey: u32,
-    /// A number at the offering rank that nothing uses: the other's queue pair has it as its peer,
-    /// so that the answers of members can be told apart.
+    /// A QPN at the offering rank that is used for nothing else. The receiving queue pair of the
+    /// other rank has it as its peer, so that answers of different members can be told apart.
     pub id: Qpn,
 }
 
@@ -43,7 +43,8 @@ pub struct CastEnd {
 pub(super) struct Casts {
     qpn: Qpn,
     psn: Psn,
-    /// The rings of all others, as one of them names its own; once it is connected.
+    /// The rings of all others, under the name that the group uses for its members' rings. Set once
+    /// connected.
     rings: Option<Remote>,
     ends: Vec<Option<CastLink>>,
 }
@@ -63,11 +64,12 @@ impl Casts {
 }
 
 impl Group {
-    /// Makes what sends to all other ranks at once and receives what they send so. The
-    /// configuration must have room for it. `psn` is the first PSN of what is sent.
+    /// Creates the queue pairs that multicast to all other ranks and receive their multicasts. The
+    /// configuration must have room for them. `psn` is the first PSN sent.
     ///
-    /// Then, at every rank: tell all others, [`accept_casts`](Group::accept_casts) of each, wait
-    /// until all have done so, and [`connect_casts`](Group::connect_casts).
+    /// Then, on every rank: send the offer to all others, call
+    /// [`accept_casts`](Group::accept_casts) for each of theirs, wait until all ranks have done so,
+    /// and call [`connect_casts`](Group::connect_casts).
     ///
     /// # Errors
     /// If the NIC has no room for it.
@@ -111,7 +113,7 @@ impl Group {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let key = nic.register(self.pd, Region::owned(Arc::clone(&ring)), 0, access)?;
         let qpn = nic.create_qp(&self.cast_qp()).inspect_err(|_| {
-            // It was registered above.
+            // Cannot fail: it was registered above.
             let _ = nic.deregister(key);
         })?;
         let id = nic.create_qp(&QpInit::new(QpType::Rc, self.pd, self.cq)).inspect_err(|_| {
@@ -122,8 +124,8 @@ impl Group {
         Ok((CastLink { qpn, id, key }, end))
     }
 
-    /// Connects the queue pair that receives what a rank sends to all: to a number at an address,
-    /// from where packets of at most `mtu` bytes come that begin with `psn`.
+    /// Connects the queue pair that receives a rank's multicasts to a QPN at an address. Packets
+    /// from there have at most `mtu` bytes and start with `psn`.
     ///
     /// # Errors
     /// If there is none for this rank, or the NIC refuses.
@@ -140,7 +142,7 @@ impl Group {
             access: Access::REMOTE_WRITE,
             path_mtu: mtu,
             rq_psn: psn,
-            // A receive is posted again as soon as its message is taken.
+            // A receive is reposted as soon as its message has been taken.
             min_rnr_timer: 1,
             ..self.cast_path(addr, id)
         };
@@ -157,9 +159,9 @@ impl Group {
         Ok(())
     }
 
-    /// Connects the queue pair that sends to all: to the number of a multicast group at an address,
-    /// with the key by which the group names the rings of its members. Messages to all can be sent
-    /// from here on.
+    /// Connects the queue pair that sends multicasts to the QPN of a multicast group at an address,
+    /// with the key under which the group addresses the rings of its members. From here on
+    /// multicasts can be sent.
     ///
     /// # Errors
     /// If casts have not been opened, or the NIC refuses.
@@ -188,22 +190,22 @@ impl Group {
             access: Access::LOCAL_WRITE,
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
-            // A group does not say who does not answer: connections to single ranks are to find out
-            // first.
+            // A group does not show which rank fails to answer, so let the connections to single
+            // ranks time out first.
             timeout: (self.config.ack_timeout + 1).min(31),
             ..Connect::new(addr, qpn)
         }
     }
 
-    /// Whether messages can be sent to all.
+    /// Whether multicasts can be sent.
     pub fn has_casts(&self) -> bool {
         self.casts.as_ref().is_some_and(|casts| casts.rings.is_some())
     }
 
-    /// Removes what sends to all and receives from there. Nothing of it may be on its way.
+    /// Removes the queue pairs for multicast. None of their messages may be in flight.
     pub fn close_casts(&mut self, nic: &mut dyn Rnic) {
         let Some(casts) = self.casts.take() else { return };
-        // They are ours, and nobody else removes them.
+        // Cannot fail: they are ours, and nothing else removes them.
         let _ = nic.destroy_qp(casts.qpn);
         for end in casts.ends.into_iter().flatten() {
             let _ = nic.destroy_qp(end.qpn);
@@ -216,12 +218,12 @@ impl Group {
         self.casts.as_ref()?.ends.get(rank as usize)?.as_ref()
     }
 
-    /// The rank whose messages to all a peer stands for, if it does.
+    /// The rank whose multicasts a peer stands for, if it is such a peer.
     fn caster(&self, peer: Rank) -> Option<Rank> {
         peer.checked_sub(self.links.len() as u32)
     }
 
-    /// The queue pair and the slot that a message to a peer goes to.
+    /// The queue pair and the slot for a message to a peer.
     pub(super) fn target(&self, to: Rank, slot: u16) -> Option<(Qpn, Remote)> {
         if self.caster(to).is_none() {
             let (link, remote) = self.remote(to)?;
@@ -233,7 +235,7 @@ impl Group {
         Some((casts.qpn, Remote { addr: rings.addr + at, ..rings }))
     }
 
-    /// The queue pair that messages of a peer come to, and the ring that they are written to.
+    /// The queue pair on which a peer's messages arrive, and the ring that they are written to.
     pub(super) fn source(&self, from: Rank) -> Option<(Qpn, MrKey)> {
         match self.caster(from) {
             None => {

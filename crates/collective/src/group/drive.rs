@@ -1,4 +1,4 @@
-//! Between the engine and the NIC.
+//! Connects the engine with the NIC.
 
 use bowline_codes::reduce;
 use bowline_nic::{
@@ -12,11 +12,11 @@ use crate::engine::{FoldTerm, OpId, Post};
 use crate::schedule::{Action, Span, Transform};
 use crate::{Contribution, Rank, fold, fold_partial};
 
-/// Folds of so many bytes are computed in one turn. What they have made ready to be sent should
-/// leave, and what arrives should be taken.
+/// Folds of up to this many bytes are computed in one turn. Then the messages that they made ready
+/// should leave, and arrived messages should be taken.
 const TURN_BYTES: usize = 256 << 10;
 
-/// What a work request was for.
+/// The purpose of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrKind {
     Send,
@@ -30,7 +30,7 @@ pub(super) fn wr_id(kind: WrKind, peer: Rank, slot: u16) -> u64 {
     u64::from(peer) << 32 | u64::from(slot) << 2 | kind as u64
 }
 
-/// The reverse.
+/// Parses what [`wr_id`] made.
 fn parse_wr_id(id: u64) -> (WrKind, Rank, u16) {
     let kind = match id & 3 {
         0 => WrKind::Send,
@@ -42,11 +42,11 @@ fn parse_wr_id(id: u64) -> (WrKind, Rank, u16) {
 }
 
 impl Group {
-    /// Takes what has happened on the NIC, and does what is next; says whether there was anything.
+    /// Takes completions from the NIC and does what is due. Returns whether there was anything.
     pub fn drive(&mut self, nic: &mut dyn Rnic, now: Time) -> bool {
         let mut did = false;
         let mut completions = [Completion::default(); 32];
-        // The queue is ours.
+        // Polling cannot fail: the queue is ours.
         while let Ok(count @ 1..) = nic.poll_cq(self.cq, &mut completions) {
             for completion in &completions[..count] {
                 self.take(nic, now, completion);
@@ -105,9 +105,10 @@ impl Group {
 
     fn take_message(&mut self, nic: &mut dyn Rnic, now: Time, peer: Rank, completion: &Completion) {
         let Some((qpn, _)) = self.source(peer) else { return };
-        // If there is no room, none is needed: the queue held as many before.
+        // This fails only if there is no room, and then no receive is missing: the queue held as
+        // many before.
         let _ = nic.post_recv(qpn, &RecvWr::new(wr_id(WrKind::Recv, peer, 0), &[]));
-        // A peer may send what no member of a group sends: it has no slot then.
+        // A peer may send an operation that no member of a group sends. It has no slot then.
         let is_write = completion.opcode == WcOpcode::RecvWriteImm;
         let len = if is_write { completion.byte_len as usize } else { 0 };
         match completion.imm {
@@ -153,13 +154,13 @@ impl Group {
             nic.post_send(now, qpn, &wr).map_err(drop)
         };
         if posted.is_err() {
-            // A queue pair in the error state has had a completion that says so, or will have.
+            // A queue pair in the error state has reported that with a completion, or will.
             self.engine.broken(now, to);
         }
     }
 
     fn note(&mut self, nic: &mut dyn Rnic, now: Time, to: Rank, imm: u32) {
-        // That the group has failed need not wait for what is on its way.
+        // The news that the group has failed need not wait for messages in flight.
         if !self.engine.is_abort(imm)
             && let Some(sdr) = self.sdr_mut(to)
         {
@@ -180,7 +181,7 @@ impl Group {
         Some((link, link.remote.as_ref()?))
     }
 
-    /// Computes a fold; returns how many bytes it has read.
+    /// Computes a fold. Returns how many bytes it has read.
     fn fold(&mut self, nic: &mut dyn Rnic, now: Time, op: OpId, step: u32) -> usize {
         let done = match self.engine.schedule(op).map(|schedule| schedule.action(step).clone()) {
             Some(Action::Transform { dst, src, how }) => self.transform(nic, op, (dst, src), how),
@@ -228,7 +229,7 @@ impl Group {
             sges.push(self.term_sge(op, term, dst.len)?);
             holes.push(if let FoldTerm::Slot { missing, .. } = term { missing } else { &[] });
         }
-        // In place a term is the destination, which is then not read beside.
+        // In place, one term is the destination itself, so it is not passed as a separate source.
         let is_own = |sge: &Sge| sge.addr == to.addr && sge.lkey == to.lkey;
         let reads: Vec<_> = sges.iter().filter(|sge| !is_own(sge)).copied().collect();
         let bytes = dst.len * sges.len();

@@ -1,4 +1,5 @@
-//! Messages of operations with bounds: XP queue pairs, and what is missing over RC.
+//! Messages of operations with bounds: they use XP queue pairs, and their missing ranges are sent
+//! over RC.
 
 use bowline_nic::{
     Completion, Connect, EndMark, Payload, QpInit, QpType, RecvWr, Remote, Rnic, SendOp, SendWr,
@@ -21,7 +22,7 @@ pub(super) struct ExpressLink {
 }
 
 impl ExpressLink {
-    /// Connects as the RC queue pair does, and posts a receive for each slot.
+    /// Connects like the RC queue pair, and posts a receive for each slot.
     pub(super) fn connect(
         self,
         nic: &mut dyn Rnic,
@@ -43,19 +44,19 @@ impl ExpressLink {
     }
 }
 
-/// Work requests of each kind that an XP queue pair has room for.
+/// How many work requests of each kind an XP queue pair has room for.
 pub(super) fn wr_depth(config: &GroupConfig) -> u32 {
     u32::from(config.express_slots)
 }
 
-/// Where in a ring the place is for what is missing of the message in this XP slot.
+/// The offset in a ring of the area that lists the missing ranges of the message in this XP slot.
 pub(super) fn nack_offset(config: &GroupConfig, slot: u16) -> usize {
     let slots = usize::from(config.slots) + usize::from(config.express_slots);
     slots * config.slot_bytes as usize + usize::from(slot) * AREA_BYTES
 }
 
 impl Group {
-    /// The XP queue pair of a link, if the group has them.
+    /// Creates the XP queue pair of a link, if the group uses XP.
     pub(super) fn express_link(
         &self,
         nic: &mut dyn Rnic,
@@ -79,7 +80,7 @@ impl Group {
             loss_log: depth,
         };
         nic.set_xp(qpn, &options).inspect_err(|_| {
-            // It was created above.
+            // Cannot fail: it was created above.
             let _ = nic.destroy_qp(qpn);
         })?;
         Ok(Some(ExpressLink { qpn, token }))
@@ -113,7 +114,7 @@ impl Group {
         self.engine.express_ended(now, peer, slot, arrival);
     }
 
-    /// A peer misses something, and has written what.
+    /// A peer is missing ranges, and has written which.
     pub(super) fn take_nack(&mut self, now: Time, peer: Rank, imm: u32, slot: u16) {
         let granules = self.granules(peer);
         let link = self.links.get(peer as usize).and_then(Option::as_ref);
@@ -130,7 +131,7 @@ impl Group {
         Some(Granules::new(self.mtu.min(remote.mtu), self.config.slot_bytes))
     }
 
-    /// Tells a peer what is missing of its message in a slot.
+    /// Tells a peer which ranges of its message in a slot are missing.
     pub(super) fn request(&mut self, nic: &mut dyn Rnic, now: Time, to: Rank, slot: u16, imm: u32) {
         let bits = self.granules(to).map(|g| g.encode(self.engine.missing(to, slot)));
         let (Some((link, remote)), Some(bits)) = (self.remote(to), bits) else {
@@ -146,7 +147,7 @@ impl Group {
         }
     }
 
-    /// Writes what a peer misses into its slot.
+    /// Writes a range that a peer is missing into its slot.
     pub(super) fn repair(
         &mut self,
         nic: &mut dyn Rnic,
@@ -195,10 +196,10 @@ impl Group {
         }
     }
 
-    /// Sends again over RC what is not acknowledged.
+    /// Retransmits what is not acknowledged over RC.
     pub(super) fn resend(&mut self, nic: &mut dyn Rnic, now: Time, to: Rank) {
         if let Some((link, _)) = self.remote(to) {
-            // One that has failed says so by a completion.
+            // A queue pair that has failed reports it with a completion.
             let _ = nic.resend(now, link.qpn);
         }
     }
@@ -212,11 +213,11 @@ impl Group {
         }
     }
 
-    /// Lets a receive over XP end.
+    /// Makes a receive over XP end.
     pub(super) fn end(&mut self, nic: &mut dyn Rnic, now: Time, from: Rank, slot: u16, at: Time) {
         let Some(express) = self.express(from) else { return };
         let id = wr_id(WrKind::ExpressRecv, from, slot);
-        // If there is none, it has ended, and its completion is on its way.
+        // If there is no such receive, it has ended, and its completion is pending.
         let _ = nic.hasten_recv(now, express.qpn, id, at);
     }
 

@@ -1,4 +1,4 @@
-//! What a rank tells another so that they can be connected.
+//! What two ranks tell each other in order to connect.
 
 use bowline_nic::{Mtu, Remote};
 use bowline_sdr::{ReliableInfo, SdrError};
@@ -11,19 +11,19 @@ pub struct LinkInfo {
     pub qpn: Qpn,
     /// The first PSN that it sends.
     pub psn: Psn,
-    /// The largest packets that it takes.
+    /// The largest packets that it accepts.
     pub mtu: Mtu,
     /// The key of its staging ring.
     pub rkey: u32,
     /// The ring's address.
     pub addr: u64,
-    /// Slots of the ring.
+    /// Number of slots in the ring.
     pub slots: u16,
-    /// Bytes of a slot.
+    /// Size of a slot in bytes.
     pub slot_bytes: u32,
-    /// Its end for operations with bounds, if it has one.
+    /// Its XP end for operations with bounds, if it has one.
     pub express: Option<ExpressInfo>,
-    /// Its end of a connection over one of SDR's schemes, if messages travel that way.
+    /// Its end of an SDR connection, if messages use an SDR scheme.
     pub sdr: Option<SdrEnd>,
 }
 
@@ -32,37 +32,36 @@ pub struct LinkInfo {
 pub struct ExpressInfo {
     /// Its queue pair.
     pub qpn: Qpn,
-    /// The token of what it sends.
+    /// The token of the packets that it sends.
     pub token: Psn,
-    /// Slots behind those of the ring.
+    /// Number of XP slots, which follow those of the ring.
     pub slots: u16,
 }
 
-/// One end of a connection over one of SDR's schemes, as bytes: a peer's are looked at when it is
-/// connected.
+/// One end of an SDR connection, in encoded form. A peer's end is decoded when it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SdrEnd {
-    /// Bytes of them that are used.
+    /// Number of bytes in use.
     len: u8,
     bytes: [u8; SdrEnd::MAX],
 }
 
 impl SdrEnd {
-    /// Bytes of an end at most.
+    /// Maximum length of an encoded end.
     const MAX: usize = 191;
 
-    /// What an end tells.
+    /// Encodes an end.
     ///
     /// # Errors
-    /// If that is too long.
+    /// If it is too long.
     pub fn new(info: &ReliableInfo) -> Result<SdrEnd, SdrError> {
         SdrEnd::from_slice(&info.to_bytes()).ok_or(SdrError::Info("it is too long for a group"))
     }
 
-    /// The reverse.
+    /// Decodes the end.
     ///
     /// # Errors
-    /// If it is what no rank sends.
+    /// If no rank would send it.
     pub fn info(&self) -> Result<ReliableInfo, SdrError> {
         ReliableInfo::from_bytes(&self.bytes[..usize::from(self.len)])
     }
@@ -75,19 +74,18 @@ impl SdrEnd {
 }
 
 impl LinkInfo {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub const LEN: usize = Self::SDR_AT + 1 + SdrEnd::MAX;
-    /// Where the end over one of SDR's schemes is: its length, which is 0 if there is none, and its
-    /// bytes.
+    /// Offset of the SDR end: its length, which is 0 if there is none, then its bytes.
     const SDR_AT: usize = 40;
 
-    /// A slot of its ring.
+    /// The remote address of a slot of its ring.
     pub(super) fn slot(&self, slot: u16) -> Remote {
         let at = u64::from(slot) * u64::from(self.slot_bytes);
         Remote { addr: self.addr + at, rkey: self.rkey }
     }
 
-    /// As bytes.
+    /// Encodes it.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[0..4].copy_from_slice(&self.qpn.get().to_be_bytes());
@@ -109,7 +107,7 @@ impl LinkInfo {
         out
     }
 
-    /// The reverse; `None` for what no rank sends.
+    /// Decodes it; `None` for anything that no rank sends.
     pub fn from_bytes(bytes: &[u8]) -> Option<LinkInfo> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let u32_at = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_be_bytes(*b));

@@ -1,4 +1,4 @@
-//! The memory of operations.
+//! Memory of operations.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::schedule::{Space, Span};
 pub struct Piece {
     /// Its key.
     pub key: MrKey,
-    /// Its first byte, as the region counts.
+    /// The address of its first byte within the region.
     pub addr: u64,
     /// Its length in bytes.
     pub len: usize,
@@ -24,25 +24,25 @@ impl Piece {
     pub const EMPTY: Piece = Piece { key: MrKey(0), addr: 0, len: 0 };
 }
 
-/// What an operation reads, and where its result goes.
+/// The buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The input; empty in place.
+    /// The input; empty for an in-place operation.
     pub input: Piece,
     /// The output.
     pub output: Piece,
 }
 
-/// An operation that is not over.
+/// An operation that has not ended.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) id: OpId,
     pub(super) memory: Memory,
-    /// Shared with the operations before and after it: one runs at a time.
+    /// Shared with the operations before and after it, because only one runs at a time.
     pub(super) scratch: Piece,
 }
 
-/// Memory of the group's own.
+/// Memory that belongs to the group.
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) key: MrKey,
@@ -56,8 +56,8 @@ impl Scratch {
 }
 
 impl Group {
-    /// Scratch memory for an operation. What has become too small stays for those that were given
-    /// it.
+    /// Reserves scratch memory for an operation. A buffer that has become too small stays until the
+    /// operations that use it have ended.
     pub(super) fn reserve(
         &mut self,
         nic: &mut dyn Rnic,
@@ -73,7 +73,7 @@ impl Group {
         }
         if self.pending.is_empty() {
             for old in self.scratch.drain(..) {
-                // It is ours, and nobody else removes it.
+                // Cannot fail: it is ours, and nothing else removes it.
                 let _ = nic.deregister(old.key);
             }
         }
@@ -86,7 +86,7 @@ impl Group {
         Ok(piece)
     }
 
-    /// A span of an operation, as a work request names it.
+    /// A span of an operation as a scatter/gather entry.
     pub(super) fn sge(&self, op: OpId, span: Span) -> Option<Sge> {
         let pending = self.pending.iter().find(|pending| pending.id == op)?;
         let whole = match span.space {
@@ -98,7 +98,7 @@ impl Group {
         fits.then(|| Sge::new(whole.key, whole.addr + span.offset as u64, span.len as u32))
     }
 
-    /// A term of a fold of `len` bytes.
+    /// A term of a fold of `len` bytes, as a scatter/gather entry.
     pub(super) fn term_sge(&self, op: OpId, term: FoldTerm<'_>, len: usize) -> Option<Sge> {
         match term {
             FoldTerm::Memory(span) => self.sge(op, span),

@@ -31,26 +31,26 @@ use nack::AREA_BYTES;
 use sdr::SdrLink;
 pub use sdr::{SdrScheme, UnknownScheme};
 
-/// How a group behaves.
+/// Configuration of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Bytes of a message at most, a multiple of 64. The same on all ranks.
+    /// Maximum length of a message in bytes, a multiple of 64. Must be the same on all ranks.
     pub slot_bytes: u32,
-    /// Messages of one peer that wait here at most. The same on all ranks.
+    /// Maximum number of messages from one peer that wait here. Must be the same on all ranks.
     pub slots: u16,
     /// The same for messages of operations with bounds, which need an XP queue pair to each peer:
-    /// 16 at most, and 0 if there are none. The same on all ranks.
+    /// at most 16, and 0 if there are none. Must be the same on all ranks.
     pub express_slots: u16,
-    /// There is room for a multicast group: see [`Group::open_casts`]. The same on all ranks.
+    /// Reserves room for multicast: see [`Group::open_casts`]. Must be the same on all ranks.
     pub casts: bool,
-    /// What carries messages instead of RC, on long links. Such a group has no slots for XP. The
-    /// same on all ranks.
+    /// The SDR scheme that carries messages instead of RC, for long links. Such a group has no
+    /// slots for XP. Must be the same on all ranks.
     pub scheme: Option<SdrScheme>,
-    /// How long packets over XP may be overtaken by others before they count as lost.
+    /// How late a packet over XP may arrive by reordering before it counts as lost.
     pub reorder_ns: u64,
-    /// Up to this length a message is copied into its work request.
+    /// Messages up to this length are copied into their work request.
     pub inline_bytes: u32,
-    /// How long to wait for a rank before it is asked for a sign of life, and again.
+    /// How long to wait for a rank before sending it a heartbeat, and between heartbeats.
     pub heartbeat_ns: u64,
     /// Local ACK timeout of the queue pairs: 4.096 µs times 2 to this power. A rank that does not
     /// acknowledge for eight times as long has failed.
@@ -60,8 +60,8 @@ pub struct GroupConfig {
 }
 
 impl Default for GroupConfig {
-    /// A ring of 1 MiB for each peer; a dead rank is found within 2.7 s; 5 minutes for an
-    /// operation.
+    /// A ring of 1 MiB for each peer, detection of a dead rank within 2.7 s, and at most 5 minutes
+    /// for an operation.
     fn default() -> GroupConfig {
         GroupConfig {
             slot_bytes: 128 << 10,
@@ -79,35 +79,35 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
-    /// How long a rank that does not answer is waited for.
+    /// How long to wait for a rank that does not answer.
     fn silence_ns(&self) -> u64 {
         (4_096 << self.ack_timeout) * 8
     }
 }
 
-/// Why a group could not be made, connected or given an operation.
+/// Why a group could not be created or connected, or could not start an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// An object of the NIC.
+    /// The NIC could not create an object.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// A state of a queue pair.
+    /// The NIC could not change the state of a queue pair.
     #[error(transparent)]
     Modify(#[from] ModifyError),
-    /// A work request.
+    /// The NIC refused a work request.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// A connection over one of SDR's schemes.
+    /// An SDR connection failed.
     #[error(transparent)]
     Sdr(#[from] SdrError),
-    /// The peer's messages travel otherwise.
+    /// The peer uses another scheme, or none.
     #[error("rank {0} has another scheme or none: all ranks of a group need the same")]
     OtherScheme(Rank),
     /// Not a rank of the group, or this one.
     #[error("rank {0} is not another rank of the group")]
     NoPeer(Rank),
-    /// The peer's ring is not like ours.
+    /// The peer's ring has another shape than ours.
     #[error(
         "rank {rank} has {slots} slots of {slot_bytes} bytes, and {express_slots} for XP: \
          all ranks of a group need the same configuration"
@@ -117,24 +117,24 @@ pub enum GroupError {
         rank: Rank,
         /// Its slots.
         slots: u16,
-        /// Its slots for operations with bounds.
+        /// The number of its slots for operations with bounds.
         express_slots: u16,
-        /// Their bytes.
+        /// The size of its slots in bytes.
         slot_bytes: u32,
     },
-    /// A message to all without a multicast group.
+    /// A multicast in a group without multicast.
     #[error(
         "algorithm `multicast` needs multicast groups, and the ranks have none: ask for them when \
          ranks meet (`bowline collective --multicast`), or take another algorithm"
     )]
     NoCasts,
-    /// Bounds without the queue pairs for them.
+    /// Bounds in a group without XP queue pairs.
     #[error("the group has no XP queue pairs: give it some to bound an operation")]
     NoExpress,
-    /// A setting that cannot be.
+    /// An invalid setting.
     #[error("invalid {what} of a group: {value}")]
     Config {
-        /// Which.
+        /// The name of the setting.
         what: &'static str,
         /// Its value.
         value: u64,
@@ -146,23 +146,23 @@ pub enum GroupError {
 struct Link {
     qpn: Qpn,
     psn: Psn,
-    /// The ring that it writes: slots, those for XP, and places for what it misses.
+    /// The ring that the peer writes: slots, XP slots, and areas for the ranges that it is missing.
     ring: Arc<Buffer>,
     key: MrKey,
-    /// What the peer calls it.
+    /// The key under which the peer addresses the ring.
     rkey: MrKey,
     express: Option<ExpressLink>,
-    /// What carries messages, if RC does not.
+    /// The SDR connection that carries messages, if RC does not.
     sdr: Option<Box<SdrLink>>,
-    /// Its own end.
+    /// The peer's end.
     remote: Option<LinkInfo>,
 }
 
 /// A rank of a group on a NIC.
 ///
-/// Make it, tell each other rank its [`offer`](Group::offer), [`connect`](Group::connect) each with
-/// theirs, then [`submit`](Group::submit) operations. Call [`drive`](Group::drive) whenever the NIC
-/// has done something, and at [`poll_timeout`](Group::poll_timeout).
+/// Create it, send each other rank its [`offer`](Group::offer), [`connect`](Group::connect) to each
+/// with theirs, then [`submit`](Group::submit) operations. Call [`drive`](Group::drive) whenever
+/// the NIC has done something, and at [`poll_timeout`](Group::poll_timeout).
 #[derive(Debug)]
 pub struct Group {
     engine: Engine,
@@ -170,19 +170,20 @@ pub struct Group {
     pd: PdId,
     cq: CqId,
     mtu: Mtu,
-    /// One for each rank but this.
+    /// One for each rank, except this one.
     links: Vec<Option<Link>>,
     casts: Option<Casts>,
-    /// Operations that are not over, oldest first.
+    /// Operations that have not ended, oldest first.
     pending: VecDeque<Pending>,
-    /// The last one is in use.
+    /// Only the last one is used for new operations.
     scratch: Vec<Scratch>,
-    /// There may be more to do than the last turn has done.
+    /// The last turn may have left work to do.
     busy: bool,
 }
 
 impl Group {
-    /// Makes the queue pairs and rings of a rank. `psn` gives a random number for each connection.
+    /// Creates the queue pairs and rings of a rank. `psn` returns a random number for each
+    /// connection.
     pub fn new(
         nic: &mut dyn Rnic,
         pd: PdId,
@@ -198,15 +199,16 @@ impl Group {
             express_slots: config.express_slots,
             reorder_ns: config.reorder_ns,
             max_posted: max_posted(&config) as usize,
-            // SDR sends from where the bytes are.
+            // SDR sends directly from the caller's memory.
             inline_bytes: if config.scheme.is_some() { 0 } else { config.inline_bytes as usize },
             heartbeat_ns: config.heartbeat_ns,
             limit_ns: config.limit_ns,
         });
-        // For each peer: what it sends, what is sent to it, and what both send without payload.
+        // For each peer: messages from it, messages to it, and messages without payload in both
+        // directions.
         let each = wr_depth(&config) + 1 + express::wr_depth(&config);
         let depth = (ranks.max(2) - 1).saturating_mul(2 * each);
-        // The same for messages to all, and those of each rank.
+        // The same for our multicasts and those of each other rank.
         let casts = if config.casts { ranks.saturating_mul(wr_depth(&config)) } else { 0 };
         let cq = nic.create_cq(depth.saturating_add(casts))?;
         let mut group = Group {
@@ -249,10 +251,10 @@ impl Group {
             None => express::nack_offset(&self.config, self.config.express_slots),
         });
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        // Peers count from its start: they need not know where it is.
+        // Peers count offsets from its start, so they need not know its address.
         let key = nic.register(self.pd, Region::owned(Arc::clone(&ring)), 0, access)?;
         let qpn = nic.create_qp(&init).inspect_err(|_| {
-            // It was registered above.
+            // Cannot fail: it was registered above.
             let _ = nic.deregister(key);
         })?;
         let express = self.express_link(nic, token).inspect_err(|_| {
@@ -267,7 +269,7 @@ impl Group {
         Ok(Link { qpn, psn, ring, key, rkey, express, sdr, remote: None })
     }
 
-    /// What a peer needs to know to connect to this rank.
+    /// What a peer needs in order to connect to this rank.
     pub fn offer(&self, peer: Rank) -> Result<LinkInfo, GroupError> {
         let link = self.links.get(peer as usize).and_then(Option::as_ref);
         let link = link.ok_or(GroupError::NoPeer(peer))?;
@@ -288,8 +290,8 @@ impl Group {
         })
     }
 
-    /// Chooses what finds the rate to a peer out, before it is connected: for SDR's schemes, and
-    /// for XP. RC keeps to its window.
+    /// Sets the rate controller for a peer, before it is connected. It applies to SDR schemes and
+    /// to XP; RC keeps its window.
     pub fn set_congestion(
         &mut self,
         nic: &mut dyn Rnic,
@@ -310,8 +312,8 @@ impl Group {
         Ok(())
     }
 
-    /// Seals all packets to and from a peer, before it is connected. Each queue pair takes what
-    /// `next` gives, in an order that is the same at both ends.
+    /// Seals all packets to and from a peer, before it is connected. Each queue pair takes one
+    /// sealer from `next`, in the same order at both ends.
     pub fn seal(
         &mut self,
         nic: &mut dyn Rnic,
@@ -330,7 +332,7 @@ impl Group {
         Ok(())
     }
 
-    /// Connects to a peer at an address. Nothing may be submitted before all peers have done so.
+    /// Connects to a peer at an address. Submit nothing until all peers have connected.
     pub fn connect(
         &mut self,
         nic: &mut dyn Rnic,
@@ -356,7 +358,7 @@ impl Group {
             sq_psn: link.psn,
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
-            // A receive is posted again as soon as its message is taken.
+            // A receive is reposted as soon as its message has been taken.
             min_rnr_timer: 1,
             timeout: ack_timeout,
             ..Connect::new(addr, offer.qpn)
@@ -381,7 +383,7 @@ impl Group {
         Ok(())
     }
 
-    /// Adds an operation behind all others. `memory` must not be touched before it is over.
+    /// Adds an operation after all others. `memory` must not be touched until it has ended.
     pub fn submit(
         &mut self,
         nic: &mut dyn Rnic,
@@ -392,7 +394,7 @@ impl Group {
         self.submit_with(nic, now, schedule, memory, None)
     }
 
-    /// As [`submit`](Group::submit), for an operation that may have bounds. Its request must have
+    /// Like [`submit`](Group::submit), for an operation that may have bounds. Its request must have
     /// been made [for them](crate::Request::with_bounds).
     pub fn submit_with(
         &mut self,
@@ -415,7 +417,7 @@ impl Group {
         Ok(id)
     }
 
-    /// The next operation that is over.
+    /// The next operation that has ended.
     pub fn poll_done(&mut self) -> Option<(OpId, Result<Report, Failure>)> {
         let (id, result) = self.engine.poll_done()?;
         self.pending.retain(|pending| pending.id != id);
@@ -427,7 +429,7 @@ impl Group {
         self.engine.failure()
     }
 
-    /// When to drive it if nothing happens before.
+    /// When to call `drive`, unless something else happens earlier.
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.busy {
             return Some(Time::ZERO);
@@ -436,26 +438,27 @@ impl Group {
         sdr.chain(self.engine.poll_timeout()).min()
     }
 
-    /// Says good-bye to all other ranks.
+    /// Tells all other ranks that this rank leaves.
     pub fn leave(&mut self, nic: &mut dyn Rnic, now: Time) {
         self.engine.leave(now);
         self.drive(nic, now);
     }
 
-    /// Whether all that was sent has arrived, as far as it can: work requests use no memory any
+    /// Whether everything sent has arrived, as far as it can. Work requests then use no memory any
     /// more.
     pub fn is_quiet(&self) -> bool {
         self.engine.is_quiet()
     }
 
-    /// Ends all connections: nothing of this group reads or writes memory from here on.
+    /// Ends all connections: this group reads and writes no memory from here on.
     pub fn close(&mut self, nic: &mut dyn Rnic, now: Time) {
         let error = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
         for qpn in self.casts.iter().flat_map(Casts::qpns) {
             let _ = nic.modify_qp(now, qpn, &error);
         }
         for link in self.links.iter_mut().flatten() {
-            // One that was never connected is in no state to fail, and sends nothing.
+            // A queue pair that was never connected cannot enter the error state, and sends
+            // nothing.
             let _ = nic.modify_qp(now, link.qpn, &error);
             if let Some(express) = link.express {
                 let _ = nic.modify_qp(now, express.qpn, &error);
@@ -470,7 +473,7 @@ impl Group {
     pub fn destroy(mut self, nic: &mut dyn Rnic) {
         self.close_casts(nic);
         for link in self.links.into_iter().flatten() {
-            // They are ours, and nobody else removes them.
+            // Cannot fail: they are ours, and nothing else removes them.
             let _ = nic.destroy_qp(link.qpn);
             if let Some(express) = link.express {
                 let _ = nic.destroy_qp(express.qpn);
@@ -487,14 +490,14 @@ impl Group {
     }
 }
 
-/// Work requests to a peer that are not over: a message for each slot and a credit for each two,
-/// and as many again whose acknowledgements come later than the credits.
+/// Maximum number of outstanding work requests to a peer: a message for each slot, a credit for
+/// every two, and as many again because acknowledgements may arrive after the credits.
 fn max_posted(config: &GroupConfig) -> u32 {
     3 * u32::from(config.slots) + 2
 }
 
-/// Work requests of each kind that a queue pair has room for: besides those that wait for room,
-/// credits of both kinds, and the last message of all with one before it.
+/// How many work requests of each kind a queue pair has room for: those above, plus credits of both
+/// kinds, and the final message with one before it.
 fn wr_depth(config: &GroupConfig) -> u32 {
     max_posted(config) + 4
 }

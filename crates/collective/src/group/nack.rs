@@ -1,16 +1,16 @@
-//! What is missing of a message, as bits.
+//! The missing ranges of a message as a bitmap.
 //!
-//! A bit stands for a granule: a packet, or several where a slot has too many. Ranges are rounded
-//! outwards.
+//! A bit stands for a granule: a packet, or several if a slot has too many packets. Ranges are
+//! rounded outwards.
 
 use std::ops::Range;
 
 use bowline_nic::Mtu;
 
-/// Bytes of the place for the bits of one slot.
+/// Size of the area for the bitmap of one slot, in bytes.
 pub(super) const AREA_BYTES: usize = 256;
 
-/// How the bytes of a slot are bits of a request.
+/// How the bytes of a slot map to the bits of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granules {
     granule_bytes: u32,
@@ -26,12 +26,12 @@ impl Granules {
         Granules { granule_bytes, count: slot_bytes.div_ceil(granule_bytes) }
     }
 
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub(super) fn bytes(self) -> usize {
         self.count.div_ceil(8) as usize
     }
 
-    /// A request for these ranges, or for everything.
+    /// Encodes a request for these ranges, or for everything.
     pub(super) fn encode(self, missing: Option<&[Range<u32>]>) -> Vec<u8> {
         let mut bits = vec![0u8; self.bytes()];
         let everything = 0..self.count * self.granule_bytes;
@@ -46,7 +46,8 @@ impl Granules {
         bits
     }
 
-    /// The ranges of a request, neighbours joined. It may reach beyond the end of a message.
+    /// The ranges of a request, with adjacent ones merged. They may reach beyond the end of a
+    /// message.
     pub(super) fn decode(self, bits: &[u8]) -> Vec<Range<u32>> {
         let is_set = |granule: &u32| {
             bits.get(*granule as usize / 8).is_some_and(|byte| byte >> (granule % 8) & 1 != 0)

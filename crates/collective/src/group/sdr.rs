@@ -1,8 +1,8 @@
-//! Messages over one of SDR's schemes, for long links.
+//! Messages over an SDR scheme, for long links.
 //!
-//! All messages of a link, those without bytes among them, are messages of one [`ReliableQp`]. It
-//! may end them in any order, and an engine is told in the order of posts. RC only carries the news
-//! that the group has failed, which need not wait for what is on its way.
+//! One [`ReliableQp`] carries all messages of a link, including those without bytes. It may
+//! complete them in any order, but the engine must hear of them in posting order. RC carries only
+//! the news that the group has failed, which need not wait for messages in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -19,31 +19,31 @@ use bowline_sdr::{
 use super::{Group, GroupConfig, GroupError};
 use crate::Rank;
 
-/// Packets of a chunk: what is sent again for a packet that is lost.
+/// Packets in a chunk, the unit of retransmission.
 const PACKETS_A_CHUNK: u32 = 4;
-/// Receives for messages without bytes, besides one for each slot.
+/// Receives for messages without bytes, in addition to one for each slot.
 const SPARE_RECEIVES: u16 = 4;
-/// SDR asks a peer that says nothing every 30 ms at first, and questions get lost as well.
+/// At first SDR queries a silent peer every 30 ms, and queries get lost too.
 const MIN_SILENCE_NS: u64 = 1_000_000_000;
-/// Chunks of a group, and its parity where a scheme has some.
+/// Number of data chunks in a group, and of parity chunks if the scheme uses parity.
 const GROUP_CHUNKS: (u32, u32) = (32, 8);
 
-/// How lost packets are made good.
+/// How lost packets are recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SdrScheme {
-    /// They are requested at once and sent again.
+    /// They are requested at once and retransmitted.
     SrNack,
-    /// They are computed from parity, and sent again where that is not enough.
+    /// They are recovered from parity, and retransmitted if that is not enough.
     EcMds,
-    /// One of both for each message, as the planner expects of the path.
+    /// Chooses one of the two for each message, by what the planner predicts for the path.
     Auto,
 }
 
 impl SdrScheme {
-    /// All of them.
+    /// All schemes.
     pub const ALL: [SdrScheme; 3] = [SdrScheme::SrNack, SdrScheme::EcMds, SdrScheme::Auto];
 
-    /// As people write it.
+    /// The name, as in commands and errors.
     pub const fn name(self) -> &'static str {
         match self {
             SdrScheme::SrNack => "sr-nack",
@@ -52,7 +52,7 @@ impl SdrScheme {
         }
     }
 
-    /// The schemes of a connection. The first is the one that its messages ask for.
+    /// The schemes of a connection. Its messages ask for the first one.
     fn schemes(self) -> Vec<Arc<dyn Scheme>> {
         let sr_nack: Arc<dyn Scheme> = Arc::new(SelectiveRepeat::with_nack());
         let ec_mds: Arc<dyn Scheme> = Arc::new(ErasureCoding::mds());
@@ -81,7 +81,7 @@ impl SdrScheme {
     }
 }
 
-/// A name that no scheme has.
+/// An unknown scheme name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no scheme `{0}`: take sr-nack, ec-mds or auto")]
 pub struct UnknownScheme(pub String);
@@ -95,16 +95,16 @@ impl FromStr for SdrScheme {
     }
 }
 
-/// Buffers of a link: one for each slot until its message is folded, and one for each message that
-/// may come.
+/// Number of buffers of a link: one for each slot until its message is folded, and one for each
+/// message that may arrive.
 pub(super) fn buffers(config: &GroupConfig) -> u16 {
     2 * config.slots + SPARE_RECEIVES
 }
 
-/// What an engine is to be told of.
+/// What the engine must be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// The oldest post is over.
+    /// The oldest post has completed.
     Sent,
     /// A message is in a buffer.
     Message { imm: u32, len: usize, buffer: u16 },
@@ -115,24 +115,24 @@ pub(super) enum Told {
 /// This rank's end of a connection.
 pub(super) struct SdrLink {
     qp: ReliableQp,
-    /// Of the buffers.
+    /// The key of the buffers.
     key: MrKey,
     buffer_bytes: u32,
-    /// Posts for which there is no room yet.
+    /// Posts that do not have room yet.
     waiting: VecDeque<(Source, u32, u32)>,
-    /// Posts on their way, oldest first, and whether each is over; the number of the first.
+    /// Posts in flight, oldest first, and whether each has completed; then the number of the first.
     writes: VecDeque<bool>,
     first_write: u64,
-    /// Messages that came before others that were posted before them, by number.
+    /// Messages that arrived before earlier ones, by number.
     early: BTreeMap<u64, (u32, usize)>,
-    /// The buffer of each receive that was posted, oldest first, and the number of the first.
+    /// The buffer of each posted receive, oldest first; then the number of the first receive.
     posted: VecDeque<u16>,
     first_recv: u64,
-    /// Buffers to be posted.
+    /// Buffers that can be posted.
     free: VecDeque<u16>,
-    /// The buffer that each slot is.
+    /// The buffer that backs each slot.
     slots: Vec<Option<u16>>,
-    /// Messages with bytes so far.
+    /// Number of messages with bytes so far.
     messages: u64,
     is_broken: bool,
 }
@@ -157,7 +157,7 @@ impl SdrLink {
         self.qp.info()
     }
 
-    /// Chooses what finds the rate out, before it is connected.
+    /// Sets the rate controller, before it is connected.
     pub(super) fn set_congestion(&mut self, control: Option<RateControl>) {
         self.qp.set_congestion(control);
     }
@@ -174,7 +174,7 @@ impl SdrLink {
         Ok(())
     }
 
-    /// Sends bytes, or none.
+    /// Sends a message, with or without bytes.
     pub(super) fn write(
         &mut self,
         nic: &mut dyn Rnic,
@@ -187,7 +187,7 @@ impl SdrLink {
         self.post_writes(nic, now);
     }
 
-    /// A message without bytes.
+    /// Sends a message without bytes.
     pub(super) fn note(&mut self, nic: &mut dyn Rnic, now: Time, imm: u32) {
         self.write(nic, now, Source { key: self.key, addr: 0 }, 0, imm);
     }
@@ -214,8 +214,8 @@ impl SdrLink {
 
     fn post_receives(&mut self, nic: &mut dyn Rnic, now: Time) {
         while let Some(buffer) = self.free.front().copied() {
-            // There are fewer numbers than buffers, perhaps, and they rest before they are used
-            // again: later.
+            // There may be fewer receive numbers than buffers, and numbers rest before they are
+            // reused. Try again later.
             if self.qp.recv_room(now).is_err() {
                 return;
             }
@@ -230,7 +230,7 @@ impl SdrLink {
         }
     }
 
-    /// Takes what has happened on the NIC and does what is due.
+    /// Takes completions from the NIC and does what is due.
     pub(super) fn drive(&mut self, nic: &mut dyn Rnic, now: Time) {
         self.qp.drive(nic, now);
         while let Some(event) = self.qp.poll_event() {
@@ -252,7 +252,7 @@ impl SdrLink {
         self.post_writes(nic, now);
     }
 
-    /// The next thing that the engine is to be told of.
+    /// The next thing to tell the engine.
     pub(super) fn next_told(&mut self) -> Option<Told> {
         if self.writes.front() == Some(&true) {
             self.writes.pop_front();
@@ -267,20 +267,20 @@ impl SdrLink {
         std::mem::take(&mut self.is_broken).then_some(Told::Broken)
     }
 
-    /// A buffer is the engine's next slot. What was in that slot before has been folded: its sender
-    /// had no credit for this message otherwise.
+    /// Assigns a buffer to the engine's next slot. The previous message in that slot has been
+    /// folded, or the sender would have had no credit for this one.
     pub(super) fn hold(&mut self, buffer: u16) {
         let slot = (self.messages % self.slots.len() as u64) as usize;
         self.messages += 1;
         self.free.extend(self.slots[slot].replace(buffer));
     }
 
-    /// A buffer has nothing that the engine wants.
+    /// Frees a buffer that holds nothing the engine needs.
     pub(super) fn release(&mut self, buffer: u16) {
         self.free.push_back(buffer);
     }
 
-    /// Where the message in a slot is.
+    /// The address of the message in a slot.
     pub(super) fn slot_addr(&self, slot: u16) -> Option<u64> {
         let buffer = self.slots.get(usize::from(slot)).copied().flatten()?;
         Some(u64::from(buffer) * u64::from(self.buffer_bytes))
@@ -296,7 +296,7 @@ impl SdrLink {
 }
 
 impl Group {
-    /// This rank's end of a connection over the scheme of the group, if it has one.
+    /// Creates this rank's end of an SDR connection, if the group uses a scheme.
     pub(super) fn sdr_link(
         &self,
         nic: &mut dyn Rnic,
@@ -323,8 +323,7 @@ impl Group {
         })))
     }
 
-    /// Takes what has happened on connections over a scheme; says whether the engine was told
-    /// anything.
+    /// Takes events of SDR connections. Returns whether the engine was told anything.
     pub(super) fn drive_sdr(&mut self, nic: &mut dyn Rnic, now: Time) -> bool {
         let mut did = false;
         for peer in 0..self.links.len() as Rank {

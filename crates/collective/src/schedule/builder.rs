@@ -1,4 +1,4 @@
-//! Making a schedule from steps in an order in which they would be right one after the other.
+//! Builds a schedule from steps, listed in an order that would be correct if they ran one by one.
 
 use bowline_codes::reduce::{DataType, ReduceOp};
 
@@ -7,15 +7,15 @@ use super::{Action, Part, Schedule, Space, Span, Step, Term, Transform};
 use crate::Rank;
 use crate::encoding::Encoding;
 
-/// Scratch memory begins at cache lines.
+/// Scratch buffers start at a cache line.
 const SCRATCH_ALIGN: usize = 64;
 
-/// Takes the steps of a schedule, and finds out which wait for which.
+/// Collects the steps of a schedule and derives which step waits for which.
 #[derive(Debug)]
 pub struct Builder {
     steps: Vec<Step>,
     terms: Vec<Term>,
-    /// Pairs of a step and one that waits for it.
+    /// Pairs of a step and a step that waits for it.
     edges: Vec<(u32, u32)>,
     hazards: Hazards,
     scratch_bytes: usize,
@@ -38,20 +38,20 @@ impl Builder {
         }
     }
 
-    /// Where the steps from here on stand in an operation with bounds.
+    /// Sets the part of an operation with bounds that the following steps belong to.
     pub fn set_part(&mut self, part: Part) {
         self.part = part;
     }
 
-    /// Memory for the time of the operation, with unspecified bytes.
+    /// Reserves scratch memory for the duration of the operation. Its content is unspecified.
     pub fn scratch(&mut self, len: usize) -> Span {
         let offset = self.scratch_bytes;
         self.scratch_bytes = (offset + len).next_multiple_of(SCRATCH_ALIGN);
         Span { space: Space::Scratch, offset, len }
     }
 
-    /// Cuts a span into what fits into a message each, from its start. Both ends of a transfer cut
-    /// alike; nothing is no message.
+    /// Cuts a span into chunks that each fit into a message, from its start. Both ends of a
+    /// transfer cut it the same way. An empty span has no chunks.
     pub fn chunks(&self, span: Span) -> impl Iterator<Item = Span> + use<> {
         let chunk = self.chunk_bytes;
         (0..span.len.div_ceil(chunk)).map(move |i| {
@@ -76,7 +76,7 @@ impl Builder {
         self.chunks(dst).for_each(|chunk| self.fold(chunk, &[Term::Message(from)], false));
     }
 
-    /// Copies a span of any length, chunk by chunk. In place there is nothing to do.
+    /// Copies a span of any length, chunk by chunk. Does nothing in place.
     pub fn copy_all(&mut self, src: Span, dst: Span, finish: bool) {
         debug_assert_eq!(src.len, dst.len);
         for (src, dst) in self.chunks(src).zip(self.chunks(dst)) {
@@ -84,7 +84,7 @@ impl Builder {
         }
     }
 
-    /// Combines terms of one chunk.
+    /// Combines the terms of one chunk.
     pub fn fold(&mut self, dst: Span, terms: &[Term], finish: bool) {
         debug_assert!(dst.len <= self.chunk_bytes, "{dst:?} is longer than a message");
         if terms == [Term::Memory(dst)] && !finish {
@@ -120,14 +120,14 @@ impl Builder {
         }
         waits_for.sort_unstable();
         waits_for.dedup();
-        // It may read what it writes.
+        // A step may read what it writes.
         waits_for.retain(|other| *other != step);
         let waits = messages + waits_for.len() as u32;
         self.edges.extend(waits_for.into_iter().map(|other| (other, step)));
         self.steps.push(Step { action, part: self.part, waits, dependents: 0..0 });
     }
 
-    /// The schedule.
+    /// Finishes the schedule.
     pub fn build(mut self, of: ScheduleOf) -> Schedule {
         self.edges.sort_unstable();
         let mut at = 0;
@@ -153,16 +153,16 @@ impl Builder {
     }
 }
 
-/// What a schedule is of.
+/// What a schedule is for.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduleOf {
-    /// What the bytes are.
+    /// The type of the elements.
     pub dtype: DataType,
-    /// How folds combine.
+    /// How folds combine elements.
     pub op: ReduceOp,
     /// How many ranks contribute.
     pub ranks: u32,
-    /// It is a send or a receive between two ranks.
+    /// The operation is a send or a receive between two ranks.
     pub pairwise: bool,
     /// See [`Schedule::fingerprint`].
     pub fingerprint: u64,

@@ -1,10 +1,10 @@
-//! Which steps must be over before another one reads or writes a range.
+//! Which steps must complete before another step reads or writes a range.
 
 use std::collections::BTreeMap;
 
 use super::{Space, Span};
 
-/// Who has touched a range since it was last written.
+/// The steps that have accessed a range: its last writer, and the readers since.
 #[derive(Clone, Debug, Default)]
 struct Cell {
     end: usize,
@@ -12,14 +12,14 @@ struct Cell {
     readers: Vec<u32>,
 }
 
-/// The memory of an operation as the steps so far have left it: disjoint cells by space and start.
+/// The memory of an operation after the steps so far: disjoint cells, by space and start.
 #[derive(Debug, Default)]
 pub(super) struct Hazards {
     cells: BTreeMap<(Space, usize), Cell>,
 }
 
 impl Hazards {
-    /// A step reads: it waits for who has written.
+    /// A step reads a span: it waits for the last writer.
     pub(super) fn read(&mut self, step: u32, span: Span, waits_for: &mut Vec<u32>) {
         self.cover(span);
         for cell in self.cells.range_mut(bounds(span)).map(|(_, cell)| cell) {
@@ -28,7 +28,7 @@ impl Hazards {
         }
     }
 
-    /// A step writes: it waits for who has written, and for who still reads that.
+    /// A step writes a span: it waits for the last writer and for all readers since.
     pub(super) fn write(&mut self, step: u32, span: Span, waits_for: &mut Vec<u32>) {
         if span.len == 0 {
             return;
@@ -45,7 +45,7 @@ impl Hazards {
         self.cells.insert((span.space, span.offset), cell);
     }
 
-    /// Makes the span a whole number of cells.
+    /// Splits cells so that the span is a whole number of them.
     fn cover(&mut self, span: Span) {
         if span.len == 0 {
             return;
@@ -69,7 +69,7 @@ impl Hazards {
         }
     }
 
-    /// Cuts the cell that has `at` inside it in two.
+    /// Splits the cell that contains `at` in two.
     fn cut(&mut self, space: Space, at: usize) {
         let Some((_, cell)) = self.cells.range_mut((space, 0)..(space, at)).next_back() else {
             return;

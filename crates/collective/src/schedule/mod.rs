@@ -1,4 +1,4 @@
-//! What one rank does for an operation: steps, and what each waits for.
+//! What one rank does for an operation: steps, and what each step waits for.
 
 mod builder;
 mod hazards;
@@ -11,21 +11,21 @@ use crate::Rank;
 use crate::encoding::Encoding;
 pub use builder::{Builder, ScheduleOf};
 
-/// A piece of memory that an operation works on.
+/// A memory area that an operation works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Space {
-    /// What the caller gives. Never written.
+    /// The caller's input. Never written.
     Input,
-    /// Where the caller wants the result. In place it is the input as well.
+    /// The caller's output. In place it is also the input.
     Output,
-    /// Memory for the time of the operation.
+    /// Memory that lives as long as the operation.
     Scratch,
 }
 
 /// A range of bytes in a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where.
+    /// The space.
     pub space: Space,
     /// Its first byte.
     pub offset: usize,
@@ -33,12 +33,12 @@ pub struct Span {
     pub len: usize,
 }
 
-/// What a fold combines.
+/// An operand of a fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
     /// Memory of this rank.
     Memory(Span),
-    /// The next message of a rank, or the next of those that it [sends to all](crate::cast_of).
+    /// The next message from a rank, or the next one that it [multicasts](crate::cast_of).
     Message(Rank),
 }
 
@@ -47,27 +47,27 @@ pub enum Term {
 pub enum Action {
     /// Sends a message.
     Send {
-        /// To whom: a rank, or [all others](crate::cast_of).
+        /// The receiver: a rank, or [all others](crate::cast_of).
         to: Rank,
         /// Its bytes.
         src: Span,
     },
-    /// Combines terms from left to right: `dst = t0 op t1 op …`. One term alone is a copy.
+    /// Combines terms from left to right: `dst = t0 op t1 op …`. A single term is a copy.
     Fold {
         /// Where the result goes.
         dst: Span,
-        /// Which terms, in [`Schedule::terms`].
+        /// The terms, as a range of [`Schedule::terms`].
         terms: Range<u32>,
-        /// All contributions are in it: an average is divided now.
+        /// The fold includes all contributions: an average is divided now.
         finish: bool,
     },
-    /// Encodes a part of a tensor, or decodes it.
+    /// Encodes or decodes a part of a tensor.
     Transform {
         /// Where the result goes.
         dst: Span,
         /// What is transformed.
         src: Span,
-        /// How.
+        /// The transform.
         how: Transform,
     },
 }
@@ -75,20 +75,20 @@ pub enum Action {
 /// How a part of a tensor is transformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transform {
-    /// Of the whole tensor.
+    /// The encoding of the whole tensor.
     pub encoding: Encoding,
     /// Which part.
     pub group: usize,
-    /// It is decoded.
+    /// Decode instead of encode.
     pub is_back: bool,
 }
 
-/// Where a step stands in an operation with bounds.
+/// The part of an operation with bounds that a step belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// Which of the rounds that follow each other it belongs to.
+    /// The phase, counted from 0. Phases follow one another.
     pub phase: u8,
-    /// Its bytes become the same result on several ranks.
+    /// The bytes become the same result on several ranks.
     pub is_replica: bool,
 }
 
@@ -96,9 +96,9 @@ pub struct Part {
 struct Step {
     action: Action,
     part: Part,
-    /// Steps that must be over before it, and messages that it takes.
+    /// Number of steps that must complete before it, plus the messages that it takes.
     waits: u32,
-    /// Steps that wait for it, in `edges`.
+    /// Steps that wait for it, as a range of `edges`.
     dependents: Range<u32>,
 }
 
@@ -119,7 +119,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// How many steps it has.
+    /// The number of steps.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -134,17 +134,17 @@ impl Schedule {
         &self.steps[step as usize].action
     }
 
-    /// Where a step stands in an operation with bounds.
+    /// The part of an operation with bounds that a step belongs to.
     pub fn part(&self, step: u32) -> Part {
         self.steps[step as usize].part
     }
 
-    /// Rounds that follow each other.
+    /// The number of phases.
     pub fn phases(&self) -> u8 {
         self.steps.iter().map(|step| step.part.phase).max().unwrap_or(0) + 1
     }
 
-    /// Lengths of the messages that it takes, and the parts that they belong to.
+    /// The lengths of the messages that it receives, and the parts that they belong to.
     pub fn messages(&self) -> impl Iterator<Item = (usize, Part)> + '_ {
         self.steps.iter().flat_map(|step| {
             let (len, terms) = match &step.action {
@@ -161,33 +161,33 @@ impl Schedule {
         &self.terms[range.start as usize..range.end as usize]
     }
 
-    /// Terms of all folds together.
+    /// The number of terms of all folds together.
     pub fn term_count(&self) -> usize {
         self.terms.len()
     }
 
-    /// Steps and messages that a step waits for.
+    /// How many steps and messages a step waits for.
     pub fn waits(&self, step: u32) -> u32 {
         self.steps[step as usize].waits
     }
 
-    /// Steps that wait for a step.
+    /// The steps that wait for a step.
     pub fn dependents(&self, step: u32) -> &[u32] {
         let range = &self.steps[step as usize].dependents;
         &self.edges[range.start as usize..range.end as usize]
     }
 
-    /// Bytes of scratch memory that it needs.
+    /// The scratch memory that it needs, in bytes.
     pub fn scratch_bytes(&self) -> usize {
         self.scratch_bytes
     }
 
-    /// What the bytes are.
+    /// The type of the elements.
     pub fn data_type(&self) -> DataType {
         self.dtype
     }
 
-    /// How folds combine.
+    /// How folds combine elements.
     pub fn reduce_op(&self) -> ReduceOp {
         self.op
     }
@@ -197,13 +197,13 @@ impl Schedule {
         self.ranks
     }
 
-    /// It is a send or a receive between two ranks: others take no part, and it may run beside
-    /// others of its kind.
+    /// Whether it is a send or a receive between two ranks. Other ranks take no part, and several
+    /// such operations may run at the same time.
     pub fn is_pairwise(&self) -> bool {
         self.pairwise
     }
 
-    /// Whether a message of it goes to all ranks at once, by multicast.
+    /// Whether any of its messages is multicast to all ranks.
     pub fn has_casts(&self) -> bool {
         let is_cast = |rank: Rank| rank >= self.ranks;
         let is_sent = self
@@ -214,17 +214,18 @@ impl Schedule {
         is_sent || self.terms.iter().any(is_cast)
     }
 
-    /// How what may be lost is encoded, if it is.
+    /// How data that may be lost is encoded, if at all.
     pub fn encoding(&self) -> Option<Encoding> {
         self.encoding
     }
 
-    /// Connections that share the way from one host to another, of those that it uses.
+    /// How many of the connections that it uses share the path from one host to another.
     pub fn sharers(&self) -> u32 {
         self.sharers
     }
 
-    /// The same on all ranks that call the same operation, and most likely another for another.
+    /// A hash that is the same on all ranks that run the same operation, and most likely different
+    /// for any other operation.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }

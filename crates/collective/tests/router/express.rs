@@ -1,4 +1,4 @@
-//! XP in memory: packets are lost and overtake each other, receives end when they are told to.
+//! XP in memory: packets are lost and reordered, and receives end when told to.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,12 +9,12 @@ use rand::RngExt;
 
 use super::{EXPRESS_SLOTS, Shape, World};
 
-/// Bytes of a packet.
+/// Size of a packet in bytes.
 pub(crate) const PACKET_BYTES: usize = 16;
 
 type Pair = (Rank, Rank);
 
-/// A packet on its way.
+/// A packet in flight.
 struct Packet {
     pair: Pair,
     number: u64,
@@ -29,18 +29,18 @@ struct Packet {
 struct Receive {
     slot: u16,
     ends_at: Time,
-    /// What its packets say.
+    /// What the headers of its packets say.
     said: Option<(u32, usize)>,
-    /// By packet, once the first has come.
+    /// Whether each packet has arrived, once the first has.
     arrived: Vec<bool>,
 }
 
 #[derive(Default)]
 pub(super) struct Express {
     packets: Vec<Packet>,
-    /// Messages that have been sent.
+    /// Number of messages sent.
     sent: BTreeMap<Pair, u64>,
-    /// Senders that have not been told so.
+    /// Senders that have not been told yet.
     leaving: VecDeque<Pair>,
     /// Receives by number, and how many were posted.
     receives: BTreeMap<Pair, (u64, BTreeMap<u64, Receive>)>,
@@ -78,7 +78,7 @@ impl Express {
         receives.map(|receive| receive.ends_at).min().unwrap_or(Time::NEVER)
     }
 
-    /// Takes a receive whose time has come.
+    /// Takes a receive whose end is due.
     fn pop_due(&mut self, now: Time) -> Option<(Pair, Receive)> {
         for (pair, (_, open)) in &mut self.receives {
             let due = open.iter().find(|(_, receive)| receive.ends_at <= now);
@@ -107,7 +107,7 @@ impl Receive {
 }
 
 impl World {
-    /// Puts the packets of a message on their way, unless it is cut short at once.
+    /// Puts the packets of a message in flight, unless it is cut short at once.
     pub(super) fn send_express(
         &mut self,
         pair: Pair,
@@ -139,8 +139,8 @@ impl World {
         self.express.packets.extend(packets);
     }
 
-    /// Delivers a packet, tells a sender that it is rid of one, or ends a receive; whether there
-    /// was anything.
+    /// Delivers a packet, completes a send, or ends a receive. Returns whether there was anything
+    /// to do.
     pub(super) fn deliver_express(&mut self) -> bool {
         if let Some(((from, to), receive)) = self.express.pop_due(self.now) {
             self.end_express((from, to), &receive);

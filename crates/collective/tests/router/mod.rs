@@ -1,4 +1,4 @@
-//! Ranks in memory, whose messages are delivered in any order that connections allow.
+//! Ranks in memory. Their messages are delivered in any order that connections allow.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -23,7 +23,7 @@ pub(crate) const LIMIT_NS: u64 = 1_000_000_000;
 pub(crate) const EXPRESS_SLOTS: u16 = 3;
 pub(crate) const REORDER_NS: u64 = 1_000;
 
-/// How a world is made.
+/// The shape of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) ranks: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Small chunks and few slots, so that everything that can wait does.
+    /// Small chunks and few slots, so that everything that can wait has to.
     pub(crate) fn draw(rng: &mut ChaCha8Rng, ranks: u32) -> Shape {
         Shape {
             ranks,
@@ -52,15 +52,15 @@ struct Frame {
     imm: Option<u32>,
     /// The slot and the bytes of a write.
     write: Option<(u16, Vec<u8>)>,
-    /// Where in the slot, if it is a repair.
+    /// The offset in the slot, if it is a repair.
     repairs_at: Option<usize>,
-    /// What is missing at the sender of this.
+    /// The ranges that the sender of this frame is missing.
     nack: Option<Vec<std::ops::Range<u32>>>,
-    /// Where the bytes came from, to be looked at again when it is acknowledged.
+    /// The source of the bytes, to be checked again on acknowledgement.
     source: Option<(OpId, Span)>,
 }
 
-/// A message to all, and who has not got it yet.
+/// A multicast, and the ranks that have not received it yet.
 struct Cast {
     frame: Frame,
     lacking: BTreeSet<Rank>,
@@ -85,15 +85,16 @@ pub(crate) struct Node {
 
 pub(crate) struct World {
     pub(crate) shape: Shape,
-    /// One, unless set before anything is submitted.
+    /// One host, unless set before anything is submitted.
     pub(crate) hosts: Hosts,
     pub(crate) nodes: Vec<Node>,
-    /// What is on its way, and what has arrived but is not acknowledged, by sender and receiver.
+    /// Frames in flight, and frames that have arrived but are not acknowledged, by sender and
+    /// receiver.
     wires: BTreeMap<(Rank, Rank), (VecDeque<Frame>, VecDeque<Frame>)>,
-    /// Messages to all that are not over, by sender.
+    /// Multicasts that have not completed, by sender.
     casts: BTreeMap<Rank, VecDeque<Cast>>,
     express: express::Express,
-    /// The share of packets over XP that is lost.
+    /// The share of XP packets that are lost.
     pub(crate) loss: f64,
     rng: ChaCha8Rng,
     pub(crate) now: Time,
@@ -141,7 +142,7 @@ impl World {
         &mut self.rng
     }
 
-    /// Submits an operation at a rank. In place `input` is what the output holds.
+    /// Submits an operation on a rank. In place, `input` is the initial content of the output.
     pub(crate) fn submit(&mut self, rank: Rank, request: &Request, input: Vec<u8>) -> OpId {
         self.submit_with(rank, request, input, None)
     }
@@ -171,7 +172,7 @@ impl World {
         id
     }
 
-    /// Runs until nothing happens any more, or time has to pass.
+    /// Runs until nothing happens any more, or time has to advance.
     pub(crate) fn settle(&mut self) {
         loop {
             for rank in 0..self.shape.ranks {
@@ -193,8 +194,8 @@ impl World {
         (0..self.shape.ranks).any(|rank| self.turn(rank))
     }
 
-    /// Runs until all operations are over at all ranks that are alive, letting time pass where that
-    /// is all that can happen.
+    /// Runs until all operations have ended on all live ranks, and advances time when nothing else
+    /// can happen.
     pub(crate) fn finish(&mut self) {
         for _ in 0..100_000 {
             self.settle();
@@ -226,7 +227,7 @@ impl World {
         }
     }
 
-    /// Lets time pass at once.
+    /// Advances time.
     pub(crate) fn pass(&mut self, ns: u64) {
         self.now = self.now.plus_nanos(ns);
         let now = self.now;
@@ -241,7 +242,7 @@ impl World {
         &self.nodes[rank as usize].memory[&op].input
     }
 
-    /// Some of what a rank wants to do; whether it did anything.
+    /// Does some of what a rank wants to do. Returns whether it did anything.
     fn turn(&mut self, rank: Rank) -> bool {
         if !self.nodes[rank as usize].alive {
             return false;
@@ -315,8 +316,8 @@ impl World {
         self.casts.entry(from).or_default().push_back(Cast { frame, lacking });
     }
 
-    /// Gives a message to all to a rank that lacks it, or tells its sender that all have it;
-    /// whether there was one. One that a dead rank lacks is never over.
+    /// Delivers a multicast to a rank that lacks it, or tells its sender that all ranks have it.
+    /// Returns whether there was one. A multicast that a dead rank lacks never completes.
     fn deliver_cast(&mut self) -> bool {
         let mut events = Vec::new();
         let is_alive = |rank: &Rank| self.nodes[*rank as usize].alive;
@@ -348,7 +349,7 @@ impl World {
         true
     }
 
-    /// Delivers a message, or an acknowledgement; whether there was one.
+    /// Delivers a message or an acknowledgement. Returns whether there was one.
     fn deliver_one(&mut self) -> bool {
         if !self.casts.is_empty() && self.coin() && self.deliver_cast() {
             return true;
@@ -396,7 +397,7 @@ impl World {
         self.wires.get_mut(&pair).unwrap().1.push_back(frame);
     }
 
-    /// Until here the sender might have had to send it again.
+    /// Until now the sender might have had to retransmit it, so its source must be unchanged.
     fn acknowledge(&mut self, (from, to): (Rank, Rank), frame: &Frame) {
         let (now, node) = (self.now, &mut self.nodes[from as usize]);
         if let (Some((op, span)), Some((_, bytes))) = (frame.source, &frame.write)
@@ -408,7 +409,7 @@ impl World {
         node.engine.sent(now, to);
     }
 
-    /// What was posted to a rank that is dead fails.
+    /// Posts to a dead rank fail.
     fn fail_posts_to_the_dead(&mut self) {
         for ((from, to), (sent, acks)) in &mut self.wires {
             let dead = !self.nodes[*to as usize].alive;
@@ -460,7 +461,7 @@ impl Node {
         } else {
             fold_partial(how, dtype, &mut out, &terms, finish);
         }
-        // The message is gone: a fold that still looks for it finds nothing of use.
+        // The message is gone: a fold that still reads it must find garbage.
         for (of, slot) in self.slots_of(op, step) {
             self.rings[of as usize][usize::from(slot)].fill(0xee);
         }

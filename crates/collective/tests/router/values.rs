@@ -1,8 +1,8 @@
-//! Small whole numbers in every type: their reductions are exact, in any order.
+//! Small integers in every type: their reductions are exact, in any order.
 
 use bowline_collective::{DataType, ReduceOp};
 
-/// The bytes of a small whole number.
+/// The bytes of a small integer.
 pub(crate) fn encode(dtype: DataType, value: i64) -> Vec<u8> {
     match dtype {
         DataType::F32 => (value as f32).to_ne_bytes().to_vec(),
@@ -38,12 +38,13 @@ pub(crate) fn value(op: ReduceOp, ranks: u32, rank: u32, index: usize) -> i64 {
         // Few twos among the ones, so that no type overflows.
         ReduceOp::Product => 1 + i64::from((rank as usize + index).is_multiple_of(5)),
         ReduceOp::Min | ReduceOp::Max => draw % 100,
-        // Divisible by the number of ranks, whatever the sum; of few, so that no type overflows.
+        // Divisible by the number of ranks, whatever the sum. Only a few ranks contribute, so that
+        // no type overflows.
         ReduceOp::Average => draw % 2 * i64::from(ranks) * i64::from(rank < 4),
     }
 }
 
-/// The reduction of one element of all ranks.
+/// The reduction of one element over all ranks.
 pub(crate) fn reduced(op: ReduceOp, ranks: u32, index: usize) -> i64 {
     let values = (0..ranks).map(|rank| value(op, ranks, rank, index));
     match op {

@@ -9,41 +9,42 @@ use super::users::Users;
 use super::{Engines, Layout, MirrorError, Place, end_everywhere, everywhere};
 use crate::rail::Rail;
 
-/// A completion queue: a queue on every engine, polled as one.
+/// A completion queue: one queue on every engine, polled as one.
 ///
-/// Only lanes that have queue pairs of it are polled, so that two threads that work on queue pairs
-/// of different lanes, each with a queue of its own, never meet.
+/// Only lanes that have queue pairs on it are polled. So two threads that work on queue pairs of
+/// different lanes, each with its own completion queue, never contend.
 #[derive(Debug)]
 pub struct Cq {
     ids: Box<[CqId]>,
     levels: Box<[CqLevel]>,
     layout: Layout,
-    /// Lanes that have queue pairs of it, a bit each.
+    /// Lanes that have queue pairs on it, one bit each.
     lanes: AtomicU64,
-    /// How many on each lane; whoever changes `lanes` holds the lock.
+    /// Number of queue pairs per lane. A thread that changes `lanes` holds the lock.
     per_lane: Mutex<Box<[u32]>>,
-    /// What was asked for since the last event.
+    /// How the queue has been armed since the last event.
     armed: AtomicU8,
-    /// Whose turn it is to be polled first while connections are on both rails.
+    /// Which rail is polled first next time, while connections are on both rails.
     backup_first: AtomicBool,
     users: Users,
 }
 
 pub(super) const WHAT: &str = "completion queue";
 
-/// Takes completions of an engine's queue, up to a number, and says how many.
+/// Takes up to a given number of completions from an engine's queue. Returns how many.
 type Take<'a, X> = dyn FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X> + 'a;
 
-/// Who polls, and in which order.
+/// Which thread polls, and in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// The lane that the thread works on, if it has one: it drives that, if the queue has queue
-    /// pairs there.
+    /// The thread's own lane, if it has one. The thread drives it, if the queue has queue pairs
+    /// there.
     pub home: Option<usize>,
-    /// A number of the thread's own. Threads without a lane that differ in it drive different ones.
+    /// A number that identifies the thread. Threads without a lane and with different numbers drive
+    /// different lanes.
     pub thread: usize,
-    /// Lanes that the thread does not drive come first: every other time, so that none waits for
-    /// ever.
+    /// Poll the lanes that the thread does not drive first. Set every other time, so that no lane
+    /// starves.
     pub others_first: bool,
 }
 
@@ -52,7 +53,7 @@ const SOLICITED: u8 = 1;
 const ANY: u8 = 2;
 
 impl Cq {
-    /// Makes a queue for `depth` completions of each lane.
+    /// Creates a queue for `depth` completions of each lane.
     pub fn create<E: Engines>(engines: &E, depth: u32) -> Result<Cq, MirrorError<E::Error>> {
         let undo = |nic: &mut Nic, (id, _): &(CqId, CqLevel)| _ = nic.destroy_cq(*id);
         let make = |nic: &mut Nic, _| {
@@ -75,8 +76,8 @@ impl Cq {
 
     /// Changes how many completions of each lane there is room for.
     ///
-    /// An engine whose queue holds more refuses; those asked before it keep the new depth, which is
-    /// no less than what they hold.
+    /// An engine whose queue holds more than that refuses. Engines asked before it keep the new
+    /// depth, which is at least what they hold.
     pub fn resize<E: Engines>(&self, engines: &E, depth: u32) -> Result<(), MirrorError<E::Error>> {
         for at in self.layout.places() {
             let id = self.id(at);
@@ -85,18 +86,19 @@ impl Cq {
         Ok(())
     }
 
-    /// What an engine calls it.
+    /// Its identifier on an engine.
     #[inline]
     pub fn id(&self, at: Place) -> CqId {
         self.ids[self.layout.index(at)]
     }
 
-    /// What every engine calls it, in the order of the layout's places.
+    /// Its identifiers on all engines, in the order of the layout's places.
     pub fn ids(&self) -> &[CqId] {
         &self.ids
     }
 
-    /// A queue pair of a lane is about to complete here. Once it exists, [`Cq::joined`] follows.
+    /// Announces that a queue pair of a lane will complete here. Call [`Cq::joined`] once it
+    /// exists.
     pub(super) fn hold(&self, lane: usize) -> Result<(), ControlError> {
         self.users.hold(WHAT)?;
         self.count(lane, |users| *users += 1);
@@ -116,7 +118,7 @@ impl Cq {
         self.lanes.store(bits.fold(0, |all, bit| all | bit), Ordering::SeqCst);
     }
 
-    /// Whoever waits for an event waits for this lane's completions, too: it may be its first.
+    /// If the queue is armed, arms it on this lane too: this may be the lane's first queue pair.
     pub(super) fn joined<E: Engines>(&self, engines: &E, lane: usize) -> Result<(), E::Error> {
         match self.armed.load(Ordering::SeqCst) {
             UNARMED => Ok(()),
@@ -124,13 +126,13 @@ impl Cq {
         }
     }
 
-    /// Polls up to `wanted` completions through `take`, which gets the queue to ask, how many there
-    /// is room for, and says how many it took. `split` tells whether some connection is on the
-    /// backup rail.
+    /// Polls up to `wanted` completions through `take`, which gets the queue to poll and how many
+    /// completions there is room for, and returns how many it took. `split` says whether some
+    /// connection is on the backup rail.
     ///
-    /// Whoever polls drives one lane: the only one that has queue pairs of the queue or, if there
-    /// are several, the one that `turn` names. The others drive themselves, each on a core of its
-    /// own, and are asked only for what they have completed.
+    /// The caller drives one lane: the only one that has queue pairs on the queue or, if there are
+    /// several, the one that `turn` names. The other lanes drive themselves, each on its own core,
+    /// and are only asked for what they have completed.
     #[inline]
     pub fn poll<E: Engines, X: From<E::Error>>(
         &self,
@@ -142,7 +144,7 @@ impl Cq {
     ) -> Result<usize, X> {
         let lanes = self.lanes.load(Ordering::Relaxed);
         if !split && lanes.count_ones() <= 1 {
-            // Without queue pairs the first lane is driven, as a program that polls expects.
+            // Without queue pairs, drive the first lane, as a polling program expects.
             let lane = lanes.trailing_zeros() as usize % 64;
             let at = Place::lane(lane);
             return engines.poll(at, |nic, now| take(nic, now, self.ids[lane], wanted))?;
@@ -172,7 +174,7 @@ impl Cq {
         for rail in self.rails(split) {
             let at = Place { rail, lane: home };
             let (cq, left) = (self.id(at), wanted - taken);
-            // It is driven, although the room may be used up.
+            // Drive the engine even if there is no room left for completions.
             let got = engines.try_poll(at, |nic, now| match left {
                 0 => Ok(0),
                 _ => take(nic, now, cq, left),
@@ -180,8 +182,8 @@ impl Cq {
             entered |= got.is_some();
             taken += match got {
                 Some(got) => got?,
-                // Another thread drives it. What it had completed before the caller armed the queue
-                // raises no event, so it must not be left there.
+                // Another thread drives it. What it completed before the caller armed the queue
+                // raises no event, so it must be collected here.
                 None => self.collect_at(engines, at, left, take)?,
             };
         }
@@ -191,14 +193,13 @@ impl Cq {
         if entered || taken > 0 {
             return Ok(taken);
         }
-        // Another thread has the lane: waiting lets it finish, if it has to share a core with this
-        // one.
+        // Another thread has the lane. If it shares a core with this one, waiting lets it finish.
         let at = Place::lane(home);
         engines.poll(at, |nic, now| take(nic, now, self.id(at), wanted))?
     }
 
-    /// Takes what lanes have completed, without driving them. Lanes that have nothing are not
-    /// touched.
+    /// Takes what lanes have completed, without driving them. Does not touch lanes that have
+    /// nothing.
     fn collect<E: Engines, X: From<E::Error>>(
         &self,
         engines: &E,
@@ -216,8 +217,8 @@ impl Cq {
         Ok(taken)
     }
 
-    /// Takes what an engine has completed. One that has nothing is not touched: whatever it
-    /// completed before somebody last had it is seen without it.
+    /// Takes what an engine has completed. An engine that has nothing is not touched: everything
+    /// that it completed until it was last released is visible without locking it.
     fn collect_at<E: Engines, X: From<E::Error>>(
         &self,
         engines: &E,
@@ -232,7 +233,7 @@ impl Cq {
         engines.collect(at, |nic, now| take(nic, now, cq, wanted))?
     }
 
-    /// Takes completions that are there into `out`, and drives no engine.
+    /// Takes available completions into `out`, without driving any engine.
     pub fn take<E: Engines, X: From<E::Error> + From<ControlError>>(
         &self,
         engines: &E,
@@ -248,8 +249,8 @@ impl Cq {
         })
     }
 
-    /// The rails that may have completions, each first in turn, so that a busy one does not starve
-    /// the other.
+    /// The rails that may have completions. Each comes first in turn, so that a busy one does not
+    /// starve the other.
     fn rails(&self, split: bool) -> impl Iterator<Item = Rail> + use<> {
         let swap = split && self.backup_first.fetch_xor(true, Ordering::Relaxed);
         let (first, second) = match (split, swap) {
@@ -262,8 +263,8 @@ impl Cq {
 
     /// Asks for one event at the next completion, or at the next that is solicited or failed.
     ///
-    /// `is_split` is asked after the queue counts as armed: a connection that moves after that
-    /// makes its owner [`wake`](Cq::is_armed) the queue.
+    /// `is_split` is called after the queue counts as armed: if a connection moves after that, its
+    /// owner must [`wake`](Cq::is_armed) the queue.
     pub fn arm<E: Engines>(
         &self,
         engines: &E,
@@ -289,18 +290,18 @@ impl Cq {
         at: Place,
         solicited_only: bool,
     ) -> Result<(), E::Error> {
-        // The queue exists as long as this does.
+        // Cannot fail on the engine: the queue exists as long as `self` does.
         engines.with(at, |nic, _| nic.arm_cq(self.id(at), solicited_only)).map(drop)
     }
 
-    /// An engine has raised the event: whether the program is to hear of it. Several engines may be
-    /// armed, and the program has asked for one event.
+    /// An engine has raised the event. Returns whether to notify the program: several engines may
+    /// be armed, but the program asked for one event.
     #[inline]
     pub fn notified(&self) -> bool {
         self.armed.swap(UNARMED, Ordering::SeqCst) != UNARMED
     }
 
-    /// Whether somebody waits for an event.
+    /// Whether anyone waits for an event.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst) != UNARMED
     }
@@ -312,7 +313,7 @@ impl Cq {
     }
 }
 
-/// The `n`-th lane of a set that is not empty, counted around.
+/// The `n`-th lane of a non-empty set, wrapping around.
 fn nth_lane(lanes: u64, n: usize) -> usize {
     let skip = n % lanes.count_ones() as usize;
     let rest = (0..skip).fold(lanes, |lanes, _| lanes & (lanes - 1));

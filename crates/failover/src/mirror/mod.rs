@@ -1,21 +1,21 @@
 //! Objects of a device that has several engines.
 //!
-//! A device is one engine or many: lanes, each with a core of its own, and behind each lane perhaps
-//! a second one on the backup rail. A program sees one device. What it makes there has a
-//! counterpart on every engine, so that a queue pair on any of them finds its domain, its memory
+//! A device has one or many engines: lanes, each with its own core, and possibly a second engine
+//! behind each lane on the backup rail. A program sees one device. Each object that it creates has
+//! a counterpart on every engine, so that a queue pair on any of them finds its domain, its memory
 //! and its queues:
 //!
-//! * **Domains, completion queues, shared receive queues** are made everywhere or nowhere ([`Pd`],
-//!   [`Cq`], [`Srq`]).
+//! * **Domains, completion queues, shared receive queues** are created everywhere or nowhere
+//!   ([`Pd`], [`Cq`], [`Srq`]).
 //! * **Memory** is registered everywhere under one key ([`register`]), so that a request names the
-//!   same memory whichever engine carries it out.
-//! * **Memory windows** are allocated on every lane under one key, and bound on that of their queue
-//!   pair ([`alloc_window`]).
-//! * **A queue pair** lives on one lane. A reliable one may have a spare on the backup rail, and is
-//!   followed there when it moves ([`Qp`]).
+//!   same memory whichever engine executes it.
+//! * **Memory windows** are allocated on every lane under one key, and bound on the lane of their
+//!   queue pair ([`alloc_window`]).
+//! * **A queue pair** lives on one lane. A reliable one may have a spare on the backup rail, and
+//!   calls follow it when it moves ([`Qp`]).
 //!
-//! Nothing here reads a clock or takes a lock of its own on the data path: engines are lent by
-//! [`Engines`]. The product lends lanes, the simulator its virtual NICs, and both run this code.
+//! Nothing here reads a clock or takes its own lock on the data path: [`Engines`] lends the
+//! engines. The product lends lanes, the simulator lends its virtual NICs, and both run this code.
 
 mod cq;
 mod names;
@@ -41,7 +41,7 @@ pub use window::{alloc_window, dealloc_window};
 
 use crate::rail::Rail;
 
-/// The most lanes of a device: completion queues keep a bit for each.
+/// Maximum number of lanes of a device: completion queues keep one bit for each.
 pub const MAX_LANES: usize = 64;
 
 /// One engine of a device.
@@ -63,7 +63,7 @@ impl Place {
 /// Which engines a device has: the same number of lanes on each of its rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Lanes of each rail, from 1 to [`MAX_LANES`].
+    /// Number of lanes of each rail, from 1 to [`MAX_LANES`].
     pub lanes: usize,
     /// Whether there is a backup rail.
     pub backed: bool,
@@ -83,18 +83,18 @@ impl Layout {
     }
 }
 
-/// Lends the engines of a device, each for the length of a call.
+/// Lends the engines of a device, each for the duration of a call.
 pub trait Engines {
     /// Why an engine cannot be called any more.
     type Error;
 
-    /// Which engines there are. It never changes.
+    /// Which engines there are. This never changes.
     fn layout(&self) -> Layout;
 
     /// Calls an engine.
     fn with<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Self::Error>;
 
-    /// Calls an engine to post work, which may leave together with what is posted next.
+    /// Calls an engine to post work. The work may be sent together with what is posted next.
     fn post<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Self::Error> {
         self.with(at, f)
     }
@@ -104,7 +104,7 @@ pub trait Engines {
         self.with(at, f)
     }
 
-    /// As [`Engines::poll`], but `None` if another thread has the engine.
+    /// Like [`Engines::poll`], but `None` if another thread has the engine.
     fn try_poll<R>(
         &self,
         at: Place,
@@ -113,7 +113,7 @@ pub trait Engines {
         self.poll(at, f).map(Some)
     }
 
-    /// Calls an engine for what it has completed, and neither drives it nor has it send anything.
+    /// Calls an engine for what it has completed, without driving it or making it send anything.
     fn collect<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Self::Error> {
         self.with(at, f)
     }
@@ -133,7 +133,7 @@ pub enum MirrorError<E> {
     Control(#[from] ControlError),
 }
 
-/// Makes an object on every engine or, on an error, on none. `make` gets the engine and its
+/// Creates an object on every engine or, on an error, on none. `make` gets the engine and its
 /// position.
 fn everywhere<E: Engines, T>(
     engines: &E,
@@ -151,7 +151,7 @@ fn everywhere<E: Engines, T>(
             Ok(object) => made.push(object),
             Err(error) => {
                 for (at, object) in layout.places().zip(&made) {
-                    // An engine that has ended has nothing left to undo.
+                    // An engine that has ended has nothing to undo.
                     let _ = engines.with(at, |nic, _| undo(nic, object));
                 }
                 return Err(error);
@@ -161,7 +161,7 @@ fn everywhere<E: Engines, T>(
     Ok(made.into_boxed_slice())
 }
 
-/// Ends an object on every engine. All are tried; the first error is returned.
+/// Destroys an object on every engine. Tries all of them, and returns the first error.
 fn end_everywhere<E: Engines, T: Copy>(
     engines: &E,
     ids: &[T],

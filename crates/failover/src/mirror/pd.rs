@@ -16,14 +16,14 @@ pub struct Pd {
 pub(super) const WHAT: &str = "protection domain";
 
 impl Pd {
-    /// Makes a domain.
+    /// Creates a domain.
     pub fn create<E: Engines>(engines: &E) -> Result<Pd, MirrorError<E::Error>> {
         let undo = |nic: &mut bowline_nic::Nic, id: &PdId| _ = nic.dealloc_pd(*id);
         let ids = everywhere(engines, |nic, _| nic.alloc_pd(), undo)?;
         Ok(Pd { ids, layout: engines.layout(), users: Users::default() })
     }
 
-    /// What an engine calls it.
+    /// Its identifier on an engine.
     pub fn id(&self, at: Place) -> PdId {
         self.ids[self.layout.index(at)]
     }
@@ -32,7 +32,7 @@ impl Pd {
         self.ids[index]
     }
 
-    /// Frees the domain, if nothing is in it.
+    /// Frees the domain, if it is empty.
     pub fn destroy<E: Engines>(&self, engines: &E) -> Result<(), MirrorError<E::Error>> {
         self.users.end(WHAT)?;
         end_everywhere(engines, &self.ids, |nic, id| nic.dealloc_pd(id))

@@ -1,4 +1,4 @@
-//! Queue pairs: where they are, and how to follow one that moves.
+//! Queue pairs: where they are, and how calls follow one that moves.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,11 +8,11 @@ use bowline_wire::Qpn;
 use super::{Cq, Engines, MirrorError, Pd, Place, Srq, pd, srq};
 use crate::rail::Rail;
 
-/// How often to look on both rails for a connection before giving up. Between two looks its move is
-/// waited for, so more than one is a coincidence.
+/// How often to look for a connection on both rails before giving up. Each look waits for a move in
+/// progress, so it is rare to need more than one.
 const MAX_LOOKS: usize = 64;
 
-/// What a queue pair is made of.
+/// The objects that a queue pair uses.
 #[derive(Clone, Copy, Debug)]
 pub struct QpParts<'a> {
     /// Its protection domain.
@@ -21,12 +21,12 @@ pub struct QpParts<'a> {
     pub send_cq: &'a Cq,
     /// Where its receives complete.
     pub recv_cq: &'a Cq,
-    /// Where its receives come from, if not from a queue of its own.
+    /// Where its receives come from, if it has no receive queue of its own.
     pub srq: Option<&'a Srq>,
 }
 
 impl QpParts<'_> {
-    /// As an engine knows them.
+    /// The attributes for an engine, with its identifiers of these objects.
     fn at(&self, at: Place, init: &QpInit) -> QpInit {
         QpInit {
             pd: self.pd.id(at),
@@ -60,19 +60,19 @@ impl QpParts<'_> {
 }
 
 /// A queue pair on a lane of the default rail and, if it can move, its spare on the same lane of
-/// the backup.
+/// the backup rail.
 #[derive(Debug)]
 pub struct Qp {
     lane: usize,
     qpn: Qpn,
     spare: Option<Qpn>,
-    /// Where its queues were last seen: the index of a rail.
+    /// The index of the rail where its queues were last seen.
     seen: AtomicU8,
 }
 
 impl Qp {
-    /// Makes a queue pair on a lane, with a spare if it `moves`. The identifiers in `init` are set
-    /// from `parts`.
+    /// Creates a queue pair on a lane, with a spare if it `moves`. The identifiers in `init` are
+    /// replaced by those of `parts`.
     pub fn create<E: Engines>(
         engines: &E,
         lane: usize,
@@ -85,7 +85,7 @@ impl Qp {
         let qp = made.inspect_err(|_| parts.release(lane))?;
         let mut cqs = [parts.send_cq, parts.recv_cq].into_iter();
         if let Err(error) = cqs.try_for_each(|cq| cq.joined(engines, lane)) {
-            // An engine that has ended has nothing left to undo.
+            // An engine that has ended has nothing to undo.
             let _ = qp.destroy(engines, parts);
             return Err(MirrorError::Engine(error));
         }
@@ -133,7 +133,7 @@ impl Qp {
         self.lane
     }
 
-    /// Its engine and number on a rail; on the default rail where it has no spare.
+    /// Its engine and number on a rail. Without a spare, those on the default rail.
     #[inline]
     pub fn on(&self, rail: Rail) -> (Place, Qpn) {
         match (rail, self.spare) {
@@ -147,16 +147,16 @@ impl Qp {
         Rail::ALL[usize::from(self.seen.load(Ordering::Relaxed) & 1)]
     }
 
-    /// It is known to be on a rail.
+    /// Records that it is on a rail.
     pub fn seen_on(&self, rail: Rail) {
         self.seen.store(rail.index() as u8, Ordering::Relaxed);
     }
 
-    /// Posts through `post`, which gets the number to post to, and gives `None` for
-    /// [`PostError::Away`](bowline_nic::PostError::Away): it is called again then, where the
-    /// connection went.
+    /// Posts through `post`, which gets the number to post to. If `post` returns `None`, for
+    /// [`PostError::Away`](bowline_nic::PostError::Away), it is called again on the rail that the
+    /// connection moved to.
     ///
-    /// `None` if the connection is nowhere, which only an engine that has ended can bring about.
+    /// `None` if the connection is on no rail, which happens only if an engine has ended.
     #[inline]
     pub fn post<E: Engines, R>(
         &self,
@@ -185,14 +185,14 @@ impl Qp {
                 return Ok(done);
             }
             if look % 2 == 1 {
-                // On neither: it is between the two.
+                // It is on neither rail, so it is moving.
                 engines.wait_for_moves();
             }
         }
         Ok(None)
     }
 
-    /// Calls the engine that has its queues, with its number there. The caller must keep it from
+    /// Calls the engine that has its queues, with its number there. The caller must prevent it from
     /// moving meanwhile.
     pub fn control<E: Engines, R>(
         &self,
@@ -203,7 +203,7 @@ impl Qp {
         engines.with(at, |nic, now| verb(nic, now, qpn))
     }
 
-    /// Where its queues are.
+    /// The rail that has its queues.
     pub fn home<E: Engines>(&self, engines: &E) -> Result<Rail, E::Error> {
         if self.spare.is_none() {
             return Ok(Rail::Default);
@@ -212,7 +212,8 @@ impl Qp {
         Ok(if away { Rail::Backup } else { Rail::Default })
     }
 
-    /// Destroys the queue pair and its spare. One that is away must have been brought home.
+    /// Destroys the queue pair and its spare. If it is on the backup rail, it must be moved back
+    /// first.
     pub fn destroy<E: Engines>(
         &self,
         engines: &E,
@@ -220,7 +221,7 @@ impl Qp {
     ) -> Result<(), MirrorError<E::Error>> {
         if self.spare.is_some() {
             let (at, spare) = self.on(Rail::Backup);
-            // What goes wrong on the backup leaves the spare to the device's end.
+            // If this fails on the backup, the spare remains until the device is closed.
             let _ = engines.with(at, |nic, _| nic.destroy_qp(spare));
         }
         let home = Place::lane(self.lane);

@@ -4,12 +4,12 @@ use bowline_nic::{Access, ControlError, MrKey, Region};
 
 use super::{Engines, MirrorError, Pd, Place, pd};
 
-/// How often to draw another key when an engine has it already. Keys are random numbers of 32 bits,
-/// so one is hardly ever taken.
+/// How often to draw another key when an engine already uses it. Keys are random 32-bit numbers, so
+/// a collision is very rare.
 const MAX_KEYS_TRIED: usize = 8;
 
-/// Registers memory on every engine or on none. `region` gives the memory once for each; `None` if
-/// there cannot be such memory.
+/// Registers memory on every engine or on none. `region` returns the memory once for each engine;
+/// `None` if such memory cannot exist.
 pub fn register<E: Engines>(
     engines: &E,
     pd: &Pd,
@@ -27,7 +27,7 @@ pub fn register<E: Engines>(
     key
 }
 
-/// `None` if some engine has the key that the first one drew.
+/// `None` if some engine already uses the key that the first one drew.
 fn register_once<E: Engines>(
     engines: &E,
     pd: &Pd,
@@ -57,7 +57,7 @@ fn register_once<E: Engines>(
                 done.push(at);
                 continue;
             }
-            // It has the key already.
+            // It already uses the key.
             Ok(Err(ControlError::Busy { .. })) => None,
             Ok(Err(error)) => Some(MirrorError::Control(error)),
             Err(error) => Some(MirrorError::Engine(error)),
@@ -72,12 +72,12 @@ fn register_once<E: Engines>(
 
 fn undo<E: Engines>(engines: &E, key: MrKey, places: &[Place]) {
     for at in places {
-        // An engine that has ended has nothing left to undo.
+        // An engine that has ended has nothing to undo.
         let _ = engines.with(*at, |nic, _| nic.deregister(key));
     }
 }
 
-/// Changes what may be done with registered memory, on every engine. The key stays.
+/// Changes the access rights of registered memory on every engine. The key stays.
 pub fn set_access<E: Engines>(
     engines: &E,
     key: MrKey,
@@ -89,7 +89,7 @@ pub fn set_access<E: Engines>(
     Ok(())
 }
 
-/// Ends a registration on every engine. All are tried; the first error is returned.
+/// Deregisters memory on every engine. Tries all of them, and returns the first error.
 pub fn deregister<E: Engines>(
     engines: &E,
     pd: &Pd,

@@ -1,4 +1,4 @@
-//! Shared receive queues: one queue that every engine takes from.
+//! Shared receive queues: one queue that all engines take receives from.
 
 use bowline_nic::{ControlError, PostError, RecvWr, SharedSrq, SrqId, XrcSrq, XrcdId};
 
@@ -16,7 +16,8 @@ pub struct Srq {
 
 pub(super) const WHAT: &str = "shared receive queue";
 
-/// What peers of extended reliable connections name a queue by, and where its receives complete.
+/// For a queue used by extended reliable connections: how peers name it, and where its receives
+/// complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Extended<'a> {
     /// Its domain.
@@ -28,7 +29,7 @@ pub struct Extended<'a> {
 }
 
 impl Srq {
-    /// Makes a queue for `max_wr` receives.
+    /// Creates a queue for `max_wr` receives.
     pub fn create<E: Engines>(
         engines: &E,
         pd: &Pd,
@@ -39,8 +40,8 @@ impl Srq {
         Srq::make(engines, pd, max_wr, max_sge, None).inspect_err(|_| pd.users.release())
     }
 
-    /// Makes a queue that peers of extended reliable connections name. Its receives complete on the
-    /// lane of the queue pair by which a message came: any.
+    /// Creates a queue for peers of extended reliable connections. Its receives complete on the
+    /// lane of the queue pair on which the message arrived, which may be any.
     pub fn create_extended<E: Engines>(
         engines: &E,
         pd: &Pd,
@@ -75,7 +76,7 @@ impl Srq {
         max_sge: u8,
         xrc: Option<Extended<'_>>,
     ) -> Result<Srq, MirrorError<E::Error>> {
-        // The first engine checks the sizes before memory is taken for them.
+        // The first engine checks the sizes before memory is allocated for them.
         let first = Place::lane(0);
         let queue = engines.with(first, |nic, _| {
             let srq = nic.create_srq(pd.id(first), max_wr, max_sge)?;
@@ -96,17 +97,17 @@ impl Srq {
         Ok(Srq { queue, ids, layout: engines.layout(), users: Users::default() })
     }
 
-    /// What an engine calls it.
+    /// Its identifier on an engine.
     pub fn id(&self, at: Place) -> SrqId {
         self.ids[self.layout.index(at)]
     }
 
-    /// What every engine calls it, in the order of the layout's places.
+    /// Its identifiers on all engines, in the order of the layout's places.
     pub fn ids(&self) -> &[SrqId] {
         &self.ids
     }
 
-    /// Posts a receive. No engine is called for it.
+    /// Posts a receive. This calls no engine.
     #[inline]
     pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.queue.post(wr)
@@ -117,22 +118,22 @@ impl Srq {
         self.queue.set_limit(limit)
     }
 
-    /// Makes room for another number of receives. Those that wait stay, and so must fit.
+    /// Changes how many receives there is room for. Posted receives stay, so they must fit.
     pub fn resize(&self, max_wr: u32) -> Result<(), ControlError> {
         self.queue.resize(max_wr)
     }
 
-    /// Receives that it has room for.
+    /// How many receives it has room for.
     pub fn max_wr(&self) -> u32 {
         self.queue.max_wr()
     }
 
-    /// Receives that wait.
+    /// Number of posted receives.
     pub fn len(&self) -> u32 {
         self.queue.len()
     }
 
-    /// Whether no receive waits.
+    /// Whether no receive is posted.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -145,7 +146,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Destroys a queue that [`Srq::create_extended`] made, whose receives complete at `cq`.
+    /// Destroys a queue created by [`Srq::create_extended`], whose receives complete on `cq`.
     pub fn destroy_extended<E: Engines>(
         &self,
         engines: &E,

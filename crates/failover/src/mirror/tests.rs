@@ -1,4 +1,4 @@
-//! Objects over two engines in this thread, which may seem to be another thread's.
+//! Objects over two engines in this thread, one of which can pretend to be held by another thread.
 
 use core::convert::Infallible;
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use bowline_nic::{
 
 use super::*;
 
-/// Two lanes, of which one may be busy.
+/// Two lanes, one of which may be busy.
 struct TwoLanes {
     nics: [RefCell<Nic>; 2],
     busy: Cell<Option<usize>>,
@@ -93,7 +93,7 @@ impl Rig {
         self.modify(&self.qps[lane], QpState::Err);
     }
 
-    /// Lanes of the completions that a thread polls.
+    /// The lanes of the completions that a thread polls.
     fn poll(&self, turn: Turn) -> Vec<u64> {
         let mut out = [Completion::default(); 8];
         let mut filled = 0;
@@ -115,7 +115,7 @@ impl Rig {
 
 #[test]
 fn what_a_busy_engine_has_completed_is_not_left_there() {
-    // Whoever polls after arming relies on it: no event will come for what was there before.
+    // A program that polls after arming relies on this: earlier completions raise no event.
     for lane in 0..2 {
         let rig = Rig::new();
         rig.complete(lane);
@@ -169,7 +169,7 @@ fn an_object_in_use_is_destroyed_nowhere() {
     rig.pd.destroy(&rig.engines).unwrap();
 }
 
-/// A device with a backup, of which nobody may ask an engine for anything.
+/// A device with a backup whose engines must not be called.
 struct Backed;
 
 impl Engines for Backed {

@@ -1,5 +1,5 @@
 //! Memory windows: the same window under the same keys on every lane, so that a queue pair of any
-//! of them can bind it.
+//! lane can bind it.
 
 use std::cell::Cell;
 
@@ -7,11 +7,11 @@ use bowline_nic::{ControlError, MrKey};
 
 use super::{Engines, MirrorError, Pd, end_everywhere, everywhere, pd};
 
-/// How often to draw another key when an engine has it already.
+/// How often to draw another key when an engine already uses it.
 const MAX_KEYS_TRIED: usize = 8;
 
-/// Allocates a memory window on every engine or on none. A device with a backup has none: what a
-/// window is bound to would not move with its queue pair.
+/// Allocates a memory window on every engine or on none. Devices with a backup do not support
+/// windows, because a window's binding cannot move with its queue pair.
 pub fn alloc_window<E: Engines>(engines: &E, pd: &Pd) -> Result<MrKey, MirrorError<E::Error>> {
     if engines.layout().backed {
         let why = "a device with a backup has none: what they are bound to cannot move";

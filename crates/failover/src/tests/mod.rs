@@ -1,4 +1,4 @@
-//! Two hosts with two NICs and an agent each, on virtual time, with wires that can be cut.
+//! Two hosts in virtual time, each with two NICs and an agent, connected by wires that can be cut.
 
 mod rig;
 mod scripts;
@@ -90,7 +90,7 @@ fn a_port_that_goes_down_is_left_at_once_and_both_ends_know_whose_it_was() {
         assert_eq!(rig.homes(), [Rail::Backup; 2]);
         assert_eq!(rig.reports(1)[0].cause, Cause::LocalPort);
         assert_eq!(rig.reports(0)[0].cause, Cause::PeerPort);
-        // It stays away as long as the port is down.
+        // It stays on the backup rail as long as the port is down.
         rig.run(SECOND);
         assert_eq!(rig.homes(), [Rail::Backup; 2]);
         rig.mend_port(1);
@@ -128,7 +128,7 @@ fn a_peer_that_is_not_known_gives_no_backup() {
 
 #[test]
 fn old_news_of_a_dead_path_fails_nothing() {
-    // The QP was made anew since, and nobody knows of a backup yet.
+    // The QP has been recreated since, and no backup is known yet.
     let mut rig = Rig::unconnected(Mode::Exact, 11);
     rig.claim_path_failed(0);
     rig.write(0, 1, 100);
@@ -140,7 +140,7 @@ fn old_news_of_a_dead_path_fails_nothing() {
 fn an_atomic_in_flight_is_an_error_to_shift_and_exactly_once_to_exact() {
     for mode in MODES {
         let mut rig = Rig::new(mode, 5);
-        // The answer is lost, so that it has been carried out and nobody here knows.
+        // The answer is lost: the request has been executed, and this host does not know.
         rig.mute(1, Rail::Default);
         rig.add_one(0, 1);
         rig.run(SECOND);
@@ -189,7 +189,7 @@ fn a_return_does_not_wait_for_a_request_that_asks_for_a_completion() {
     let mut rig = Rig::new(Mode::Shift, 10);
     rig.lose_port(0);
     rig.mend_port(0);
-    // The return begins while something is in flight that will complete in silence.
+    // The return begins while requests are in flight that complete without a completion.
     while rig.homes() == [Rail::Backup; 2] && rig.now < Time::from_nanos(2 * SECOND) {
         (0..2).for_each(|host| rig.write_silently(host, 50_000));
         rig.run(SECOND / 1000);
@@ -198,14 +198,14 @@ fn a_return_does_not_wait_for_a_request_that_asks_for_a_completion() {
     assert_eq!(rig.homes(), [Rail::Default; 2]);
 }
 
-/// A verbs device at one end takes its time, and its peer must not take that for a dead path: then
-/// requests would be repeated, and an atomic would fail a healthy connection.
+/// A verbs device at one end drains slowly. Its peer must not take that for a dead path: requests
+/// would be repeated, and an atomic would fail a healthy connection.
 #[test]
 fn a_peer_that_drains_slowly_is_waited_for() {
     let mut rig = Rig::new(Mode::Shift, 12);
     rig.drain_for(0, 2 * SECOND);
     rig.lose_port(0);
-    // Nobody takes it for a while.
+    // No receive is posted for it for a while.
     rig.post(0, 1, SendOp::Send, 100);
     rig.mend_port(0);
     rig.run(SECOND * 3 / 2);
@@ -230,7 +230,7 @@ fn a_queue_that_takes_longer_to_drain_than_it_may_gets_more_time() {
     rig.lose_port(0);
     rig.mend_port(0);
     let (mut posted, mut received) = (0, 0);
-    // What is posted is received 20 steps later, and there is always more.
+    // Messages are received 20 steps after they are posted, so some are always outstanding.
     while rig.homes() != [Rail::Default; 2] {
         assert!(posted < 1000, "it never returns");
         rig.post(0, posted, SendOp::Send, 100);
@@ -262,7 +262,7 @@ fn removing_a_connection_that_is_away_brings_it_home() {
     assert_eq!(rig.outstanding_at_default(0), 1);
 }
 
-/// Scripts are long: fewer of them than of other properties, unless told otherwise.
+/// Scripts are long, so run fewer of them than of other properties by default.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(96)
 }

@@ -20,7 +20,7 @@ use crate::report::Report;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 const BASE: u64 = 0x1_0000;
-/// One way.
+/// One-way delay.
 pub(super) const DELAY_NS: u64 = 10_000;
 
 pub(super) fn addr(host: usize, rail: usize) -> IpAddr {
@@ -62,12 +62,12 @@ struct Frame {
 pub(super) struct Rig {
     hosts: [Host; 2],
     pub(super) now: Time,
-    /// Frames under way, by arrival.
+    /// Frames in flight, by time of arrival.
     wire: BTreeMap<(Time, u64), Frame>,
     sent: u64,
-    /// From each host, on each rail: cut.
+    /// Whether the wire from each host, on each rail, is cut.
     cut: [[bool; 2]; 2],
-    /// One frame in so many is lost, and one in so many is late; 0 for none.
+    /// One frame in this many is lost, and one in this many is late; 0 for none.
     pub(super) loss: u64,
     pub(super) late: u64,
     random: u64,
@@ -134,8 +134,8 @@ impl Rig {
         rig
     }
 
-    /// The memory of a host has another key on its second NIC, as on a verbs device. Gives that.
-    /// The key of the first leads to other memory there.
+    /// Gives a host's memory another key on its second NIC, as on a verbs device, and returns it.
+    /// There, the first NIC's key refers to other memory.
     pub(super) fn rekey(&mut self, host: usize) -> u32 {
         let host = &mut self.hosts[host];
         host.agent.config.keys_differ = true;
@@ -166,7 +166,7 @@ impl Rig {
         }
     }
 
-    /// A number for tests: xorshift.
+    /// A random number for tests (xorshift).
     fn draw(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -192,7 +192,7 @@ impl Rig {
         self.cut[0][rail.index()]
     }
 
-    /// Nothing that a host sends on a rail arrives.
+    /// Drops everything that a host sends on a rail.
     pub(super) fn mute(&mut self, host: usize, rail: Rail) {
         self.cut[host][rail.index()] = true;
     }
@@ -203,7 +203,7 @@ impl Rig {
         host.agent.port_changed(now, &mut Nics { nics: &mut host.nics, now }, rail, up);
     }
 
-    /// A host's first port dies, and all has happened that follows at once.
+    /// Takes a host's first port down, and runs everything that follows immediately.
     pub(super) fn lose_port(&mut self, host: usize) {
         self.cut(Rail::Default, true);
         self.port(host, Rail::Default, false);
@@ -221,7 +221,7 @@ impl Rig {
         host.agent.remove(&mut Nics { nics: &mut host.nics, now }, host.connection);
     }
 
-    /// Tells an agent that a path failed, rightly or not.
+    /// Tells an agent that a path failed, whether true or not.
     pub(super) fn claim_path_failed(&mut self, host: usize) {
         let now = self.now;
         let host = &mut self.hosts[host];
@@ -272,7 +272,7 @@ impl Rig {
         Remote { addr: BASE + offset, rkey: self.hosts[host].key.0 }
     }
 
-    /// A WRITE that asks for no completion.
+    /// Posts a WRITE that asks for no completion.
     pub(super) fn write_silently(&mut self, host: usize, len: u32) {
         let (now, remote) = (self.now, self.remote(1 - host, 0x8_0000));
         let host = &mut self.hosts[host];
@@ -289,7 +289,7 @@ impl Rig {
         }
     }
 
-    /// How long a host drains for its peer, at first.
+    /// Sets how long a host drains for its peer at first.
     pub(super) fn drain_for(&mut self, host: usize, nanos: u64) {
         self.hosts[host].agent.config.drain_ns = nanos;
     }
@@ -308,7 +308,7 @@ impl Rig {
         self.hosts[host].buffer.load_u64(0xf_0000)
     }
 
-    /// Tells an end to move, as somebody would who knows everything but the token.
+    /// Tells an end to move, as an attacker would who knows everything but the token.
     pub(super) fn forge_move(&mut self, host: usize) {
         let now = self.now;
         let entry = self.hosts[host].agent.entry(self.hosts[host].connection).unwrap();
@@ -327,7 +327,7 @@ impl Rig {
         liar.agent.controls[0].send(&mut liar.nics[0], now, to, entry.qkey, &message);
     }
 
-    /// Completions since the last call, all of them.
+    /// All completions since the last call.
     pub(super) fn completions(&mut self, host: usize) -> Vec<Completion> {
         core::mem::take(&mut self.hosts[host].completions)
     }
@@ -340,7 +340,7 @@ impl Rig {
         core::mem::take(&mut self.hosts[host].reports)
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub(super) fn run(&mut self, nanos: u64) {
         let end = self.now.plus_nanos(nanos);
         loop {
@@ -358,7 +358,7 @@ impl Rig {
         self.now = end;
     }
 
-    /// Everything that is due now.
+    /// Does everything that is due now.
     fn turn(&mut self) {
         let now = self.now;
         while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= now) {

@@ -1,4 +1,5 @@
-//! Random scripts: traffic both ways, wires cut and mended, ports down and up, loss, late frames.
+//! Random scripts: traffic in both directions, wires cut and mended, ports down and up, loss, late
+//! frames.
 
 use bowline_nic::{SendOp, WcOpcode, WcStatus};
 use proptest::prelude::*;
@@ -63,8 +64,8 @@ impl Book {
     }
 }
 
-/// Plays a script; then every message has arrived exactly once and in order, every request
-/// completed exactly once and in order, and every addition counted once. One rail at least works at
+/// Plays a script. Then checks that every message arrived exactly once and in order, every request
+/// completed exactly once and in order, and every addition counted once. At least one rail works at
 /// any time, so nothing may fail.
 pub(super) fn play(mode: Mode, seed: u64, script: &[Act]) -> Result<(), TestCaseError> {
     let mut rig = Rig::new(mode, seed);
@@ -94,7 +95,7 @@ pub(super) fn play(mode: Mode, seed: u64, script: &[Act]) -> Result<(), TestCase
             }
             Act::Wait(nanos) => rig.run(nanos),
             Act::Cut(rail) => {
-                // The other rail works, or is made to.
+                // Make sure that the other rail works.
                 let (rail, other) = (Rail::ALL[rail], Rail::ALL[1 - rail]);
                 rig.cut(rail, true);
                 rig.cut(other, false);

@@ -1,4 +1,4 @@
-//! The model can fail: each way to get the protocol wrong has its counterexample.
+//! The model can fail: every way to break the protocol has its counterexample.
 
 use crate::check::fails;
 use crate::properties::{AGREED, CAUSE, EARNED, FINISHED, FRESH, ONCE, ORDER, RECEIVES};
@@ -25,7 +25,7 @@ fn psns_must_differ_between_epochs() {
     fails(Scope { faults: 2, ..scope }, ONCE);
 }
 
-/// An epoch that carries half of the circle reaches the PSNs of the next one on its rail.
+/// An epoch that uses half of the PSN space reaches the PSNs of the next epoch on its rail.
 #[test]
 fn psns_must_follow_the_last_epochs() {
     let scope = broken(Break::PsnsByEpoch, Mode::Shift, &[Write, Write, Write, Send, Send]);
@@ -65,7 +65,7 @@ fn half_a_message_moves_or_does_not() {
     fails(broken(Break::HalfKept, Mode::Shift, &[LongSend]), RECEIVES);
 }
 
-/// The answer acknowledges all that came before it, as far as the peer can tell.
+/// The answer acknowledges everything before it, as far as the peer can tell.
 #[test]
 fn new_transports_must_not_answer_old_reads() {
     let scope = broken(Break::GhostReadsAnswered, Mode::Shift, &[Write, Read]);

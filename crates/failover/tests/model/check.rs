@@ -1,4 +1,4 @@
-//! Runs the checker and says what it saw.
+//! Runs the checker and reports what it found.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use crate::properties::SEEN;
 use crate::scope::{Event, Scope};
 use crate::world::{Action, World};
 
-/// Every reachable state has every property.
+/// Every reachable state satisfies every property.
 pub(crate) fn holds(scope: Scope) {
     let (states, found) = explore(scope.clone(), HasDiscoveries::AnyFailures);
     if let Some((property, path)) = found.into_iter().next() {
@@ -18,14 +18,15 @@ pub(crate) fn holds(scope: Scope) {
     assert!(states > 1, "{scope:?} has nothing to look at");
 }
 
-/// Some reachable state lacks the property: prints the shortest way there.
+/// Some reachable state violates the property: prints the shortest path to it.
 pub(crate) fn fails(scope: Scope, property: &'static str) {
     let until = HasDiscoveries::AnyOf(BTreeSet::from([property]));
     let (_, found) = explore(scope.clone(), until.clone());
     let Some((_, mut path)) = found.into_iter().find(|(name, _)| *name == property) else {
         panic!("{scope:?}\nno counterexample to: {property}");
     };
-    // The checker stops some time after the first find, with the last one.
+    // The checker stops some time after the first violation, and reports the last one. Search again
+    // for the shortest path.
     for depth in 2..path.clone().into_actions().len() + 2 {
         let shallow = scope.clone().checker().target_max_depth(depth).finish_when(until.clone());
         if let Some(shortest) = shallow.spawn_bfs().join().discovery(property) {

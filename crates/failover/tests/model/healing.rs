@@ -1,17 +1,19 @@
-//! Liveness: whatever has happened, once one rail is good for long enough, everything gets done.
+//! Liveness: whatever has happened, once one rail works for long enough, everything completes.
 //!
-//! From a state, all that is in flight is lost, no fault is added, and timers do their work in a
-//! fixed order. That the ends then finish shows that nothing in the state can block them. Checked
-//! in every reachable state, it says more than that runs end well: no run can have gone astray.
+//! From a state, everything in flight is lost, no further fault occurs, and timers run in a fixed
+//! order. If both ends then finish, nothing in the state can block them. Checking this in every
+//! reachable state is stronger than checking that runs end well: no run can have reached a dead
+//! end.
 
 use crate::network::{Network, Packet};
 use crate::scope::{Break, DEFAULT, EndId, Rail, Scope};
 use crate::world::{Cause, End, Fence, Phase, World};
 
-/// More than any state needs: to settle, to find the home dead, to settle elsewhere, to send.
+/// More than any state needs: to settle, to find the home rail dead, to settle on the other rail,
+/// to send.
 const MAX_ROUNDS: usize = 12;
 
-/// Runs on with only the `good` rails until all is done, or nothing helps.
+/// Continues with only the `good` rails until everything has completed, or nothing helps.
 pub(crate) fn heal(scope: &Scope, world: &World, good: &[Rail]) -> World {
     let mut world = World { ends: world.ends.clone(), network: Network::default(), ..*world };
     for _ in 0..MAX_ROUNDS {
@@ -32,7 +34,7 @@ pub(crate) fn heal(scope: &Scope, world: &World, good: &[Rail]) -> World {
     world
 }
 
-/// Whether each end has all its requests done, or has failed.
+/// Whether each end has completed all its requests, or has failed.
 pub(crate) fn is_finished(scope: &Scope, world: &World) -> bool {
     let done = |id: EndId| usize::from(world.ends[id].requester.done) == scope.requests[id].len();
     let [a, b] = &world.ends;
@@ -48,7 +50,7 @@ fn progress(end: &End) -> (u8, u8, Phase, Fence) {
     (end.at.epoch, end.requester.done, end.phase, end.fence)
 }
 
-/// Says again what may have been lost.
+/// Repeats what may have been lost.
 fn timers(scope: &Scope, world: &mut World, id: EndId) {
     let end = &mut world.ends[id];
     match end.phase {
@@ -71,7 +73,7 @@ fn timers(scope: &Scope, world: &mut World, id: EndId) {
     }
 }
 
-/// Delivers everything on good rails, and what it leads to.
+/// Delivers everything on good rails, and everything that follows from it.
 fn exchange(scope: &Scope, world: &mut World, good: &[Rail]) {
     loop {
         let packets = world.network.drain();
@@ -90,8 +92,8 @@ fn exchange(scope: &Scope, world: &mut World, good: &[Rail]) {
     }
 }
 
-/// Nothing has come of the last round. Retries run out only where the home is not good, or the peer
-/// is gone: an end that needs them otherwise was left waiting for nothing.
+/// The last round made no progress. Retries run out only if the home rail does not work or the peer
+/// is gone: an end that needs them in any other case was left waiting for nothing.
 fn stuck(scope: &Scope, world: &mut World, id: EndId, good: &[Rail]) {
     let peer_failed = world.ends[1 - id].has_failed();
     let end = &mut world.ends[id];

@@ -1,5 +1,5 @@
-//! The paper's impossibility: without the receiver's state, sending again what was not acknowledged
-//! does harm to all but plain writes and READs.
+//! The paper's impossibility result: without the receiver's state, retransmitting unacknowledged
+//! requests does harm, except for plain writes and READs.
 
 use crate::check::{fails, holds};
 use crate::properties::{FRESH, ONCE, RECEIVES};
@@ -20,7 +20,7 @@ fn retried_send_takes_a_second_receive() {
     fails(Scope::new(Mode::OpaqueRetry, &[WriteImm]), ONCE);
 }
 
-/// Lemma C.5: a flag in the data, and a flag in a write of its own.
+/// Lemma C.5: a flag in the data, and a flag in a separate write.
 #[test]
 fn retried_write_hits_memory_in_use() {
     fails(Scope::new(Mode::OpaqueRetry, &[FlagWrite]), FRESH);

@@ -4,15 +4,16 @@ use crate::scope::{Kind, MAX_REQUESTS};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Memory {
-    /// How often each of the peer's requests was carried out; two stands for more.
+    /// How often each of the peer's requests was executed; two stands for more.
     runs: [u8; MAX_REQUESTS],
-    /// Two-sided messages received.
+    /// Number of two-sided messages received.
     pub(crate) received: u8,
-    /// A request was carried out before one that came first.
+    /// A request was executed before an earlier one.
     pub(crate) inverted: bool,
-    /// A message lies in a receive that was meant for another, or with another's half.
+    /// A message landed in a receive that was meant for another one, or together with half of
+    /// another one.
     pub(crate) misplaced: bool,
-    /// Memory was written that the program had reused.
+    /// A request wrote to memory that the program had reused.
     pub(crate) overwritten: bool,
 }
 
@@ -33,7 +34,7 @@ impl Memory {
         }
     }
 
-    /// Whether the program knows that this data is there. It reuses the memory in that moment: a
+    /// Whether the program knows that this data has arrived. It reuses the memory at that moment: a
     /// program that waits longer can only be harmed less.
     fn is_noticed(&self, requests: &[Kind], number: usize) -> bool {
         (number..requests.len()).any(|later| requests[later].notifies() && self.runs[later] > 0)

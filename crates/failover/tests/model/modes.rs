@@ -1,4 +1,4 @@
-//! What the two modes promise, and the one thing that `shift` does not.
+//! What the two modes guarantee, and the one thing that `shift` does not.
 
 use crate::check::{fails, holds};
 use crate::properties::FRESH;
@@ -70,7 +70,7 @@ fn shift_survives_flapping() {
     holds(Scope { faults: 2, returns: 1, higher: 0, ..Scope::new(Mode::Shift, &[Send]) });
 }
 
-/// Never twice; and the connection fails for a fault only.
+/// It is never executed twice, and the connection fails only after a fault.
 #[test]
 fn shift_fails_rather_than_repeat_an_atomic() {
     holds(Scope { faults: 2, ..Scope::new(Mode::Shift, &[Send, FetchAdd]) });
@@ -87,7 +87,7 @@ fn shift_survives_a_fault_on_the_way_back() {
     }
 }
 
-/// Both ends drain before a connection comes back, so nothing is sent twice for it.
+/// Both ends drain before a connection returns, so the return repeats nothing.
 #[test]
 fn shift_comes_back_without_repeating_anything() {
     let scope = Scope::new(Mode::Shift, &[]);
@@ -97,7 +97,7 @@ fn shift_comes_back_without_repeating_anything() {
     }
 }
 
-/// The limit that the paper states: NCCL LL is not for this mode.
+/// The limit that the paper states: NCCL LL must not use this mode.
 #[test]
 fn shift_overwrites_flags_in_data() {
     fails(Scope::new(Mode::Shift, &[FlagWrite]), FRESH);

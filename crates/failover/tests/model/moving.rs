@@ -1,4 +1,4 @@
-//! What agents do: move a connection, and bring it back (`docs/failover.md`).
+//! What agents do: move a connection, and return it (`docs/failover.md`).
 
 use crate::network::{Packet, Position};
 use crate::scope::{Break, EndId, Event, Mode, Rail, Scope};
@@ -48,8 +48,8 @@ impl World {
         }
     }
 
-    /// Holds the connection and takes it to another epoch and rail, its sends withheld. Returns
-    /// whether it survives that.
+    /// Holds the connection and takes it to another epoch and rail, with its sends withheld.
+    /// Returns whether it survives that.
     fn move_to(&mut self, scope: &Scope, id: EndId, epoch: u8, rail: Rail) -> bool {
         let end = &mut self.ends[id];
         let checked = scope.mode == Mode::Shift && !scope.is_broken(Break::AtomicsUnchecked);
@@ -78,7 +78,7 @@ impl World {
         true
     }
 
-    /// The peer's place is known: sends go.
+    /// The peer's position is known: releases the sends.
     fn settle(&mut self, scope: &Scope, id: EndId, peer: Position) {
         let end = &mut self.ends[id];
         end.phase = Phase::Settled;
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// The peer says where it is, and may want to know the same of this end.
+    /// The peer reports its position, and may ask for that of this end.
     fn moved(&mut self, scope: &Scope, id: EndId, peer: Position, wants_answer: bool) {
         let at = self.ends[id].at;
         let waiting = self.ends[id].phase == Phase::Waiting;
@@ -126,7 +126,8 @@ impl World {
                 self.note(scope, event);
             }
         }
-        // The first answer may have been lost; and who is behind follows it.
+        // Answer again, because the first answer may have been lost. A peer that is behind follows
+        // the answer.
         let at = self.ends[id].at;
         let disputed = peer.epoch == at.epoch && peer.rail != at.rail;
         if wants_answer && !disputed {
@@ -140,7 +141,7 @@ impl World {
         self.network.send(packet);
     }
 
-    /// The peer has drained and wants to go back.
+    /// The peer has drained and wants to return.
     fn asked(&mut self, scope: &Scope, id: EndId, epoch: u8, attempt: u8) {
         let end = &mut self.ends[id];
         if end.at.epoch != epoch || end.phase != Phase::Settled {
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    /// The end could not drain: nobody goes back this time.
+    /// The end could not drain: the return is called off.
     pub(crate) fn refuse(&mut self, scope: &Scope, id: EndId) {
         let Fence::Asked { attempt } = self.ends[id].fence else {
             return;
@@ -179,7 +180,7 @@ impl World {
 }
 
 impl End {
-    /// Takes requests from its home, and from there only.
+    /// Accepts requests only on its home rail.
     fn listen(&mut self, scope: &Scope) {
         self.listens = self.at.rail;
         if scope.mode.starts_anew() {
@@ -188,7 +189,7 @@ impl End {
             self.responder.forget();
         }
         let half_lost = match scope.mode {
-            // The receive that it had taken is given back: the message comes again, whole.
+            // The receive that it had taken is returned: the whole message is sent again.
             Mode::Shift | Mode::OpaqueRetry => !scope.is_broken(Break::HalfKept),
             Mode::Exact => scope.is_broken(Break::HalfLost),
         };

@@ -1,15 +1,16 @@
-//! The network: whatever was sent may arrive never, once or many times, now or much later.
+//! The network: anything that was sent may arrive never, once or many times, soon or much later.
 
 use crate::scope::{EndId, Rail};
 
-/// What an end says about itself when a connection moves.
+/// What an end reports about itself when a connection moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Position {
     pub(crate) epoch: u8,
     pub(crate) rail: Rail,
-    /// Two-sided messages received.
+    /// Number of two-sided messages received.
     pub(crate) received: u8,
-    /// Where a new transport's PSNs start, seen from the receiver, who knows what it has seen.
+    /// The first PSN of a new transport. The receiver chooses it, because it knows which PSNs it
+    /// has seen.
     pub(crate) psn: u8,
 }
 
@@ -19,7 +20,7 @@ pub(crate) enum Part {
     Only,
     First,
     Last,
-    /// Stands in for a request that was carried out already.
+    /// Replaces a request that was already executed.
     Empty,
 }
 
@@ -33,7 +34,7 @@ pub(crate) enum Packet {
         number: u8,
         part: Part,
     },
-    /// An acknowledgement, or the response that the request with this PSN wants.
+    /// An acknowledgement, or the response to the request with this PSN.
     Ack {
         to: EndId,
         rail: Rail,
@@ -47,7 +48,7 @@ pub(crate) enum Packet {
         to: EndId,
         at: Position,
     },
-    /// "I have drained and want to go back: do likewise, and begin."
+    /// "I have drained and want to return: drain too, and begin."
     Return {
         to: EndId,
         epoch: u8,
@@ -62,7 +63,7 @@ pub(crate) enum Packet {
 }
 
 impl Packet {
-    /// The rail it is on; agents' datagrams take both.
+    /// The rail that it is on; agents' datagrams use both.
     pub(crate) fn rail(&self) -> Option<Rail> {
         match *self {
             Packet::Request { rail, .. } | Packet::Ack { rail, .. } => Some(rail),
@@ -71,8 +72,9 @@ impl Packet {
     }
 }
 
-/// All packets ever sent. A lost one is one that never arrives; a retransmission is the same
-/// packet. That is the most that a network can do, and leaves the checker few states to tell apart.
+/// All packets ever sent. A lost packet is one that never arrives; a retransmission is the same
+/// packet. This covers everything that a network can do, and leaves the checker few states to
+/// distinguish.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Network {
     sorted: Vec<Packet>,
@@ -89,7 +91,7 @@ impl Network {
         &self.sorted
     }
 
-    /// Takes what is in flight.
+    /// Takes everything in flight.
     pub(crate) fn drain(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.sorted)
     }

@@ -48,8 +48,8 @@ fn once(scope: &Scope, world: &World) -> bool {
     })
 }
 
-/// Success means carried out, and for what wants a response that it is here: a request of that kind
-/// never counts as done by the peer's count.
+/// Success means that the request was executed and, if it has a response, that the response has
+/// arrived: the peer's count never completes such a request.
 fn earned(scope: &Scope, world: &World) -> bool {
     (0..2).all(|id| {
         let (requester, memory) = (&world.ends[id].requester, &world.ends[1 - id].memory);

@@ -1,4 +1,4 @@
-//! The runs that the protocol is made for are among those looked at.
+//! Checks that the runs that the protocol is made for are among those explored.
 
 use crate::check::reaches;
 use crate::scope::Kind::{FetchAdd, Send};

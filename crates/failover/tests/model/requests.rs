@@ -1,4 +1,4 @@
-//! The data path: requests, and what answers them.
+//! The data path: requests and their responses.
 
 use crate::network::{Packet, Part};
 use crate::scope::{Break, EndId, Event, Kind, Scope};
@@ -36,7 +36,7 @@ impl World {
                 end.accept(requests, number, part);
                 true
             }
-            // A NAK acknowledges what was before, too.
+            // A NAK also acknowledges everything before it.
             Arrival::Early => true,
             Arrival::Repeated => {
                 if kind == Kind::FetchAdd {
@@ -48,7 +48,7 @@ impl World {
                 self.note(scope, Event::Ghost);
                 let answered = kind == Kind::Read && scope.is_broken(Break::GhostReadsAnswered);
                 if wants_response && !answered {
-                    // It is not on record, so there is nothing to be said about it.
+                    // It is not on record, so there is nothing to answer.
                     return;
                 }
                 !wants_response
@@ -62,7 +62,7 @@ impl World {
 
     pub(crate) fn acknowledged(&mut self, scope: &Scope, id: EndId, psn: u8) {
         let end = &mut self.ends[id];
-        // A new transport has nothing to be acknowledged before its sends go.
+        // A new transport has nothing to be acknowledged until its sends are released.
         let deaf = end.phase == Phase::Waiting && scope.mode.starts_anew();
         if !deaf {
             end.requester.acknowledge(scope, scope.requests[id], psn);
@@ -71,10 +71,10 @@ impl World {
 }
 
 impl End {
-    /// Takes the packet that is expected.
+    /// Takes the expected packet.
     fn accept(&mut self, requests: &[Kind], number: usize, part: Part) {
         let begun = std::mem::replace(&mut self.responder.half, part == Part::First);
-        // One message must not end up in the middle of another.
+        // A message must not end up in the middle of another.
         self.memory.misplaced |= begun != (part == Part::Last);
         if matches!(part, Part::Only | Part::Last) {
             self.memory.carry_out(requests, number);

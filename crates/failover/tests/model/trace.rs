@@ -1,4 +1,4 @@
-//! Steps of a counterexample, to be read.
+//! Prints the steps of a counterexample.
 
 use std::fmt;
 

@@ -1,25 +1,26 @@
-//! RC in a few lines: a PSN per request, cumulative acknowledgements, duplicates known by their
-//! PSN.
+//! RC in a few lines: one PSN per packet, cumulative acknowledgements, duplicates recognised by
+//! their PSN.
 
 use crate::scope::{Kind, Scope};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Requester {
-    /// Requests below this number are done.
+    /// Requests below this number are completed.
     pub(crate) done: u8,
-    /// The next to be sent.
+    /// The next request to send.
     pub(crate) cursor: u8,
     /// Requests below this number have been sent on this transport.
     pub(crate) started: u8,
     /// The transport's first request, and its PSN.
     first: u8,
     first_psn: u8,
-    /// Bits of those that the peer has counted: sent as empty writes, for the sake of order.
+    /// Bitmap of the requests that the peer has counted. They are sent as empty writes, to keep the
+    /// order.
     counted: u8,
 }
 
 impl Requester {
-    /// PSN of a request's first packet.
+    /// The PSN of a request's first packet.
     pub(crate) fn psn(&self, scope: &Scope, requests: &[Kind], number: u8) -> u8 {
         let before = (self.first..number).map(|before| self.packets(requests, before)).sum();
         scope.advance(self.first_psn, before)
@@ -33,7 +34,7 @@ impl Requester {
         self.counted & (1 << number) != 0
     }
 
-    /// Whether nothing that was sent is unanswered.
+    /// Whether everything sent has been answered.
     pub(crate) fn is_drained(&self) -> bool {
         self.done == self.started
     }
@@ -42,7 +43,7 @@ impl Requester {
         requests[self.done.into()..self.started.into()].contains(&Kind::FetchAdd)
     }
 
-    /// An answer to the request with this PSN, and a sign that those before it have arrived.
+    /// The request with this PSN was answered, and the ones before it have arrived.
     pub(crate) fn acknowledge(&mut self, scope: &Scope, requests: &[Kind], psn: u8) {
         let after = scope.advance(psn, 1);
         let mut sent = self.done..self.started;
@@ -59,12 +60,12 @@ impl Requester {
         }
     }
 
-    /// Everything that is not acknowledged is to be sent again.
+    /// Everything unacknowledged will be sent again.
     pub(crate) fn go_back(&mut self) {
         self.cursor = self.done;
     }
 
-    /// A new transport begins, with this PSN.
+    /// Starts a new transport with this PSN.
     pub(crate) fn start_anew(&mut self, psn: u8) {
         self.first = self.done;
         self.cursor = self.done;
@@ -72,8 +73,8 @@ impl Requester {
         self.first_psn = psn;
     }
 
-    /// Marks what the peer has carried out, by the number of two-sided messages that it received.
-    /// Returns whether anything was.
+    /// Marks the requests that the peer has executed, by the number of two-sided messages that it
+    /// received. Returns whether it marked any.
     pub(crate) fn mark(&mut self, requests: &[Kind], received: u8, reads_too: bool) -> bool {
         let before = self.counted;
         let two_sided = (0..requests.len()).filter(|&number| requests[number].is_two_sided());
@@ -89,25 +90,25 @@ impl Requester {
     }
 }
 
-/// What a responder makes of a request's PSN.
+/// How a responder classifies a request's PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// The one that is expected.
+    /// The expected one.
     New,
-    /// Carried out on this transport: atomics are on record.
+    /// Already executed on this transport: atomics are on record.
     Repeated,
-    /// Older than this transport: nothing is known of it.
+    /// Older than this transport: nothing is known about it.
     Ghost,
-    /// One before it is missing.
+    /// An earlier one is missing.
     Early,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Responder {
     pub(crate) expected: u8,
-    /// Where the transport began.
+    /// The first PSN of the transport.
     start: u8,
-    /// The first half of a message is here.
+    /// The first half of a message has arrived.
     pub(crate) half: bool,
 }
 
@@ -129,7 +130,7 @@ impl Responder {
         self.forget();
     }
 
-    /// Nothing until now is on record.
+    /// Forgets everything on record.
     pub(crate) fn forget(&mut self) {
         self.start = self.expected;
     }

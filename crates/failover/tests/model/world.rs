@@ -10,7 +10,7 @@ use crate::transport::{Requester, Responder};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
-    /// Both directions go.
+    /// Both directions can send.
     #[default]
     Settled,
     /// Moved, with sends withheld until the peer says where it is.
@@ -24,7 +24,7 @@ pub(crate) enum Cause {
     NoAnswer,
 }
 
-/// Where an end is with going back to the default rail (mode `shift`).
+/// How far an end is with returning to the default rail (mode `shift`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Fence {
     #[default]
@@ -40,10 +40,10 @@ pub(crate) struct End {
     pub(crate) phase: Phase,
     /// Its epoch and home, and the numbers that the peer needs, as they were when it was held.
     pub(crate) at: Position,
-    /// The rail it takes requests from: its home.
+    /// The rail on which it accepts requests: its home.
     pub(crate) listens: Rail,
     pub(crate) fence: Fence,
-    /// The last attempt to go back that it made, or refused.
+    /// The latest return that it attempted, or refused.
     pub(crate) attempt: u8,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
@@ -62,7 +62,7 @@ pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) faults_left: u8,
     pub(crate) returns_left: u8,
-    /// What the scope watches for has happened.
+    /// The event that the scope watches for has happened.
     pub(crate) seen: bool,
 }
 
@@ -71,11 +71,12 @@ pub(crate) enum Action {
     /// The end sends its next request.
     Transmit(EndId),
     Deliver(Packet),
-    /// The end finds its home dead, by retries or by its port, and begins an epoch on this rail.
+    /// The end decides that its home is dead, by retries or by its port, and begins an epoch on
+    /// this rail.
     Suspect(EndId, Rail),
-    /// The end wants to go back to the default rail.
+    /// The end wants to return to the default rail.
     Return(EndId),
-    /// The end has drained: it asks the peer to.
+    /// The end has drained: it asks the peer to drain.
     Ask(EndId),
     /// The end has drained: it begins the epoch on the default rail.
     Begin(EndId),

@@ -1,5 +1,5 @@
-//! The binary interface of NCCL's network plug-ins, written down from the layout that its public
-//! headers have. A test compares every offset with what a C compiler makes of those headers.
+//! The binary interface of NCCL's network plug-ins, written from the layout of its public headers.
+//! A test compares every offset with the result of a C compiler on those headers.
 
 #![allow(missing_docs, reason = "fields and functions are named as in the headers, which say more")]
 
@@ -22,19 +22,19 @@ pub const INVALID_ARGUMENT: Status = 4;
 pub const INVALID_USAGE: Status = 5;
 pub const REMOTE_ERROR: Status = 6;
 
-/// `NCCL_NET_HANDLE_MAXSIZE`: bytes of what one end tells the other through NCCL.
+/// `NCCL_NET_HANDLE_MAXSIZE`: length of the data that one end sends the other through NCCL.
 pub const HANDLE_BYTES: usize = 128;
-/// `NCCL_NET_MAX_REQUESTS`: requests of a connection that NCCL may have open.
+/// `NCCL_NET_MAX_REQUESTS`: maximum number of open requests of a connection.
 pub const MAX_REQUESTS: usize = 32;
 /// `NCCL_NET_MAX_DEVS_PER_NIC` of these versions.
 pub const MAX_DEVS_PER_NIC: usize = 4;
-/// `MAX_NET_SIZE`: the longest message where NCCL does not ask.
+/// `MAX_NET_SIZE`: the maximum message length, for versions in which NCCL does not ask.
 pub const MAX_NET_SIZE: usize = 1 << 30;
 /// `NCCL_PTR_HOST`, `NCCL_PTR_CUDA`, `NCCL_PTR_DMABUF`: kinds of memory.
 pub const PTR_HOST: c_int = 1;
 pub const PTR_CUDA: c_int = 2;
 pub const PTR_DMABUF: c_int = 4;
-/// `NCCL_NET_DEVICE_HOST`: the network is driven by the host.
+/// `NCCL_NET_DEVICE_HOST`: the host drives the network.
 pub const DEVICE_HOST: c_int = 0;
 /// `NCCL_NET_TRAFFIC_CLASS_UNDEF`.
 pub const TRAFFIC_CLASS_UNDEF: c_int = -1;

@@ -1,4 +1,4 @@
-//! What a device tells NCCL of itself.
+//! What a device reports to NCCL about itself.
 
 use std::ffi::{c_char, c_int};
 

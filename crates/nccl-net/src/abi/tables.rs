@@ -1,4 +1,4 @@
-//! The tables of functions that NCCL looks up by name.
+//! The function tables that NCCL looks up by name.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -38,7 +38,7 @@ type DeregMr = unsafe extern "C" fn(Void, Void) -> Status;
 type IsendV8 = unsafe extern "C" fn(Void, Void, c_int, c_int, Void, *mut Void) -> Status;
 type IsendV9 = unsafe extern "C" fn(Void, Void, usize, c_int, Void, *mut Void) -> Status;
 type IsendV10 = unsafe extern "C" fn(Void, Void, usize, c_int, Void, Void, *mut Void) -> Status;
-/// Arrays of so many pointers, lengths, tags and registrations.
+/// Takes arrays of pointers, lengths, tags and registrations, and their length.
 type IrecvV8 = unsafe extern "C" fn(
     Void,
     c_int,
@@ -76,12 +76,12 @@ type IrecvConsumed = unsafe extern "C" fn(Void, c_int, Void) -> Status;
 type MakeVDevice = unsafe extern "C" fn(*mut c_int, *const VDevice) -> Status;
 type SetNetAttr = unsafe extern "C" fn(Void, *const NetAttr) -> Status;
 
-/// A name for NCCL to read; it stays as long as the library.
+/// A name for NCCL to read. It lives as long as the library.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub struct Name(pub *const c_char);
 
-// SAFETY: it points to bytes that nobody changes.
+// SAFETY: it points to constant bytes.
 unsafe impl Sync for Name {}
 
 /// `ncclNet_v8_t`.

@@ -1,4 +1,4 @@
-//! Sizes and offsets, as a C compiler has them from NCCL's headers (release 2.28, x86-64 and
+//! Sizes and offsets that a C compiler produces from NCCL's headers (release 2.28, x86-64 and
 //! AArch64).
 
 use std::mem::{offset_of, size_of};

@@ -1,7 +1,8 @@
-//! The functions that NCCL calls, as all versions have them; `versions` has those that differ.
+//! The functions that NCCL calls and that are the same in all versions; `versions` has those that
+//! differ.
 //!
-//! NCCL keeps to its headers: pointers to results can be written, arrays have as many elements as
-//! the count beside them, a handle has 128 bytes, and registered memory stays until it is
+//! NCCL adheres to its headers: pointers to results can be written, arrays have as many elements as
+//! the count beside them, a handle has 128 bytes, and registered memory stays valid until it is
 //! deregistered or its connection is closed.
 
 mod versions;
@@ -31,7 +32,7 @@ unsafe fn give<T>(place: *mut T, value: T) -> Result<(), Trouble> {
     if place.is_null() {
         return Err(Trouble::argument("the place for the result is NULL"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { place.write(value) };
     Ok(())
 }
@@ -39,16 +40,16 @@ unsafe fn give<T>(place: *mut T, value: T) -> Result<(), Trouble> {
 /// The first `count` elements of an array.
 ///
 /// # Safety
-/// `array` is null, or has so many elements, which nobody changes during the call.
+/// `array` is null, or has this many elements, which nothing changes during the call.
 unsafe fn elements<'a, T>(array: *const T, count: usize, what: &str) -> Result<&'a [T], Trouble> {
     if array.is_null() {
         return Err(Trouble::argument(format!("the array of {what} is NULL")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     Ok(unsafe { std::slice::from_raw_parts(array, count) })
 }
 
-/// Begins: from here on there is a log, and what the environment says is known to make sense.
+/// Initialises the log, and checks the settings from the environment.
 fn start(logger: Option<Logger>) -> Result<(), Trouble> {
     log::set(logger);
     let (config, nics) = (Config::get()?, devices::all()?);
@@ -60,35 +61,35 @@ fn start(logger: Option<Logger>) -> Result<(), Trouble> {
 /// The traffic class that NCCL's configuration asks for.
 ///
 /// # Safety
-/// `config` is null, or a configuration.
+/// `config` is null, or valid.
 unsafe fn traffic_class(config: *const CommConfig) -> u8 {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let class = unsafe { config.as_ref() }.map_or(TRAFFIC_CLASS_UNDEF, |c| c.traffic_class);
     u8::try_from(class).unwrap_or(0)
 }
 
 pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> Status {
-    // SAFETY: NCCL's pointers, as the module says.
+    // SAFETY: NCCL's pointers are valid, as the module says.
     guard(|| unsafe { give(count, devices::all()?.len() as c_int) })
 }
 
 /// Listens on a device.
 ///
 /// # Safety
-/// As NCCL calls it.
+/// The arguments are NCCL's.
 unsafe fn listen_on(dev: c_int, handle: Void, listener: *mut Void) -> Result<(), Trouble> {
     let (listening, bytes) = Listening::start(dev)?;
-    // SAFETY: the caller's promise; a handle has so many bytes.
+    // SAFETY: upheld by the caller; a handle has this many bytes.
     unsafe {
         give(handle.cast::<[u8; HANDLE_BYTES]>(), bytes)?;
         give(listener, objects::add(Object::Listen(listening.into())))
     }
 }
 
-/// Connects by a device; the result is null as long as it takes.
+/// Connects over a device. The result is null until the connection is established.
 ///
 /// # Safety
-/// As NCCL calls it.
+/// The arguments are NCCL's.
 unsafe fn connect_by(
     dev: c_int,
     class: u8,
@@ -96,7 +97,7 @@ unsafe fn connect_by(
     comm: *mut Void,
     device: *mut *mut DeviceHandle,
 ) -> Result<(), Trouble> {
-    // SAFETY: the caller's promise; a handle has so many bytes.
+    // SAFETY: upheld by the caller; a handle has this many bytes.
     unsafe {
         give(comm, null_mut())?;
         no_offload(device);
@@ -108,13 +109,13 @@ unsafe fn connect_by(
     }
 }
 
-/// Says that GPUs do not drive the connection.
+/// Reports that GPUs do not drive the connection.
 ///
 /// # Safety
 /// `device` is null, or can be written.
 unsafe fn no_offload(device: *mut *mut DeviceHandle) {
     if !device.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { device.write(null_mut()) };
     }
 }
@@ -125,7 +126,7 @@ pub(crate) unsafe extern "C" fn accept(
     device: *mut *mut DeviceHandle,
 ) -> Status {
     guard(|| {
-        // SAFETY: NCCL's pointers, as the module says.
+        // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe {
             give(comm, null_mut())?;
             no_offload(device);
@@ -150,7 +151,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     memory: *mut Void,
 ) -> Status {
     guard(|| {
-        // SAFETY: NCCL's pointers, as the module says.
+        // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe { give(memory, null_mut()) }?;
         if kind != PTR_HOST {
             let why = format!("memory of kind {kind}: only host memory (1) can be registered");
@@ -180,7 +181,7 @@ pub(crate) unsafe extern "C" fn reg_mr_dma_buf(
     memory: *mut Void,
 ) -> Status {
     guard(|| {
-        // SAFETY: NCCL's pointers, as the module says.
+        // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe { give(memory, null_mut()) }?;
         let why = "DMA-BUF memory cannot be registered: the soft NIC reaches host memory only, as \
                    ptrSupport says";
@@ -199,24 +200,24 @@ pub(crate) unsafe extern "C" fn dereg_mr(comm: Void, memory: Void) -> Status {
     })
 }
 
-/// Gives a request of a connection, if it has begun.
+/// Returns a request of a connection, if it has started.
 ///
 /// # Safety
-/// As NCCL calls it.
+/// The arguments are NCCL's.
 unsafe fn give_request(place: *mut Void, comm: Void, begun: Option<usize>) -> Result<(), Trouble> {
     let Some(index) = begun else {
-        // NCCL asks again. Time for requests that nobody asks about.
+        // NCCL will ask again. Meanwhile, drive requests that NCCL does not poll.
         objects::drive_all();
         return Ok(());
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { give(place, objects::request(comm, index)) }
 }
 
-/// Sends; the result is null if the peer is not ready.
+/// Sends. The result is null if the peer is not ready.
 ///
 /// # Safety
-/// As NCCL calls it.
+/// The arguments are NCCL's.
 unsafe fn send(
     comm: Void,
     data: Void,
@@ -225,7 +226,7 @@ unsafe fn send(
     memory: Void,
     request: *mut Void,
 ) -> Result<(), Trouble> {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { give(request, null_mut()) }?;
     let object = objects::get(comm)?;
     let Object::Send(sender) = &*object else {
@@ -239,11 +240,11 @@ unsafe fn send(
     unsafe { give_request(request, comm, begun) }
 }
 
-/// Receives; the result is null if too many requests are open. What it was before, NCCL's wish not
-/// to hear of the end, is not heeded: ends are told.
+/// Receives. The result is null if too many requests are open. Its initial value, by which NCCL may
+/// say that it need not be told of the end, is ignored: the end is always reported.
 ///
 /// # Safety
-/// As NCCL calls it.
+/// The arguments are NCCL's.
 unsafe fn receive<S: Copy + TryInto<usize>>(
     comm: Void,
     count: c_int,
@@ -253,7 +254,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     memories: *const Void,
     request: *mut Void,
 ) -> Result<(), Trouble> {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { give(request, null_mut()) }?;
     let object = objects::get(comm)?;
     let Object::Recv(receiver) = &*object else {
@@ -263,7 +264,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     else {
         return Err(Trouble::argument(format!("{count} receives at once: 1 to {MAX_GROUP} go")));
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let (data, sizes, tags, memories) = unsafe {
         (
             elements(data, count, "addresses")?,
@@ -279,11 +280,11 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     };
     let wishes = (0..count).map(wish).collect::<Result<Vec<_>, _>>()?;
     let begun = lock(receiver)?.recv(&wishes)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { give_request(request, comm, begun) }
 }
 
-/// Data in host memory is visible when a receive is over: there is nothing to wait for.
+/// Data in host memory is visible when a receive has completed, so there is nothing to wait for.
 pub(crate) unsafe extern "C" fn iflush(
     comm: Void,
     _: c_int,
@@ -297,14 +298,14 @@ pub(crate) unsafe extern "C" fn iflush(
         let Object::Recv(_) = &*object else {
             return Err(wrong_kind(&object, "a connection to receive by"));
         };
-        // SAFETY: NCCL's pointers, as the module says.
+        // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe { give(request, null_mut()) }
     })
 }
 
 pub(crate) unsafe extern "C" fn test(request: Void, done: *mut c_int, sizes: *mut c_int) -> Status {
     guard(|| {
-        // SAFETY: NCCL's pointers, as the module says.
+        // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe { give(done, 0) }?;
         let (object, index) = (objects::get(request)?, objects::request_index(request)?);
         let over = match &*object {
@@ -313,17 +314,18 @@ pub(crate) unsafe extern "C" fn test(request: Void, done: *mut c_int, sizes: *mu
             Object::Listen(_) => return Err(wrong_kind(&object, "a request")),
         };
         let Some(Arrival { count, lens }) = over else {
-            // Time for requests that nobody asks about.
+            // Meanwhile, drive requests that NCCL does not poll.
             objects::drive_all();
             return Ok(());
         };
         if !sizes.is_null() {
             for (i, len) in lens[..count].iter().enumerate() {
-                // SAFETY: NCCL has a place for each receive of the request, and one for a send.
+                // SAFETY: NCCL provides a place for each receive of the request, and one for a
+                // send.
                 unsafe { sizes.add(i).write(*len as c_int) };
             }
         }
-        // SAFETY: NCCL's pointers, as the module says.
+        // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe { give(done, 1) }
     })
 }
@@ -357,13 +359,13 @@ fn close(handle: Void, wanted: &str, is_wanted: impl FnOnce(&Object) -> bool) ->
 
 pub(crate) unsafe extern "C" fn get_device_mr(_: Void, _: Void, place: *mut Void) -> Status {
     guard(|| {
-        // SAFETY: NCCL's pointers, as the module says.
+        // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe { give(place, null_mut()) }?;
         Err(Trouble::usage("GPUs do not drive this network: netDeviceType says host"))
     })
 }
 
-/// NCCL tells of every receive that its kernels are done with. Nothing waits for that.
+/// NCCL calls this for every receive that its kernels are done with. Nothing waits for that.
 pub(crate) unsafe extern "C" fn irecv_consumed(_: Void, _: c_int, _: Void) -> Status {
     crate::abi::SUCCESS
 }

@@ -19,7 +19,7 @@ pub(crate) unsafe extern "C" fn init_v10(logger: Option<Logger>, _: Option<Profi
     guard(|| start(logger))
 }
 
-/// The context of a communicator is its traffic class, and one, since none would be null.
+/// The context of a communicator is its traffic class plus one, because 0 would be null.
 pub(crate) unsafe extern "C" fn init_v11(
     context: *mut Void,
     _: u64,
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn init_v11(
 ) -> Status {
     guard(|| {
         start(logger)?;
-        // SAFETY: NCCL's pointers.
+        // SAFETY: NCCL's pointers are valid.
         unsafe { give(context, objects::pointer(usize::from(traffic_class(config)) + 1)) }
     })
 }
@@ -38,28 +38,28 @@ pub(crate) unsafe extern "C" fn finalize(_: Void) -> Status {
     SUCCESS
 }
 
-/// What NCCL says of operations to come changes nothing here.
+/// NCCL's hints about future operations have no effect here.
 pub(crate) unsafe extern "C" fn set_net_attr(_: Void, _: *const NetAttr) -> Status {
     SUCCESS
 }
 
 pub(crate) unsafe extern "C" fn properties_v8(dev: c_int, place: *mut PropertiesV8) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { give(place, devices::get(dev)?.properties_v8()) })
 }
 
 pub(crate) unsafe extern "C" fn properties_v9(dev: c_int, place: *mut PropertiesV9) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { give(place, devices::get(dev)?.properties_v9(dev)) })
 }
 
 pub(crate) unsafe extern "C" fn properties_v11(dev: c_int, place: *mut PropertiesV11) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { give(place, devices::get(dev)?.properties_v11(dev)) })
 }
 
 pub(crate) unsafe extern "C" fn listen_v8(dev: c_int, handle: Void, comm: *mut Void) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { listen_on(dev, handle, comm) })
 }
 
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn listen_v11(
     handle: Void,
     comm: *mut Void,
 ) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { listen_on(dev, handle, comm) })
 }
 
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn connect_v8(
     comm: *mut Void,
     device: *mut *mut DeviceHandle,
 ) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { connect_by(dev, 0, handle, comm, device) })
 }
 
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn connect_v10(
     comm: *mut Void,
     device: *mut *mut DeviceHandle,
 ) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { connect_by(dev, traffic_class(config), handle, comm, device) })
 }
 
@@ -102,7 +102,7 @@ pub(crate) unsafe extern "C" fn connect_v11(
     device: *mut *mut DeviceHandle,
 ) -> Status {
     let class = u8::try_from(context.addr().saturating_sub(1)).unwrap_or(0);
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { connect_by(dev, class, handle, comm, device) })
 }
 
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn isend_v8(
     guard(|| {
         let size = usize::try_from(size);
         let size = size.map_err(|_| Trouble::argument("a send of a negative size"))?;
-        // SAFETY: NCCL's pointers.
+        // SAFETY: NCCL's pointers are valid.
         unsafe { send(comm, data, size, tag, memory, request) }
     })
 }
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn isend_v9(
     memory: Void,
     request: *mut Void,
 ) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { send(comm, data, size, tag, memory, request) })
 }
 
@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn isend_v10(
     _: Void,
     request: *mut Void,
 ) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { send(comm, data, size, tag, memory, request) })
 }
 
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn irecv_v8(
     memories: *const Void,
     request: *mut Void,
 ) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { receive(comm, count, data, sizes, tags, memories, request) })
 }
 
@@ -169,7 +169,7 @@ pub(crate) unsafe extern "C" fn irecv_v9(
     memories: *const Void,
     request: *mut Void,
 ) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { receive(comm, count, data, sizes, tags, memories, request) })
 }
 
@@ -184,6 +184,6 @@ pub(crate) unsafe extern "C" fn irecv_v10(
     _: *const Void,
     request: *mut Void,
 ) -> Status {
-    // SAFETY: NCCL's pointers.
+    // SAFETY: NCCL's pointers are valid.
     guard(|| unsafe { receive(comm, count, data, sizes, tags, memories, request) })
 }

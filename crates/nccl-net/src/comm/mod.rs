@@ -1,4 +1,4 @@
-//! Connections: requests of NCCL's on one side, a transport on the other.
+//! Connections: NCCL's requests on one side, a transport on the other.
 
 mod peer;
 mod receiver;
@@ -19,14 +19,14 @@ pub(crate) use peer::Peer;
 pub(crate) use receiver::{Arrival, Receiver, Wish};
 pub(crate) use sender::Sender;
 
-/// Receives of one request at most.
+/// Maximum number of receives in one request.
 pub(crate) const MAX_GROUP: usize = 8;
-/// Offers whose messages are not there, at most.
+/// Maximum number of offers whose messages have not arrived.
 pub(crate) const MAX_OFFERS: usize = MAX_REQUESTS * MAX_GROUP;
-/// Bytes of a message at most.
+/// Maximum length of a message in bytes.
 pub(crate) const MAX_BYTES: usize = MAX_NET_SIZE;
 
-/// Memory of a connection, by the number that NCCL has of it.
+/// The registered memory of a connection, by the number that NCCL has for it.
 struct Memories {
     pd: Pd,
     next: usize,
@@ -38,12 +38,12 @@ impl Memories {
         Memories { pd, next: 1, known: BTreeMap::new() }
     }
 
-    /// Registers memory; returns its number.
+    /// Registers memory and returns its number.
     ///
     /// # Safety
-    /// As [`Registered::new`] has it, until it is forgotten.
+    /// As for [`Registered::new`], until it is deregistered.
     unsafe fn register(&mut self, addr: usize, len: usize) -> Result<usize, Trouble> {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let registered = unsafe { Registered::new(&self.pd, addr, len) }?;
         let number = self.next;
         self.next += 1;
@@ -70,12 +70,12 @@ impl Memories {
 struct Health(Option<Trouble>);
 
 impl Health {
-    /// What a connection that has failed answers to every call.
+    /// Returns the error of a failed connection, for every call.
     fn check(&self) -> Result<(), Trouble> {
         self.0.as_ref().map_or(Ok(()), |trouble| Err(trouble.told()))
     }
 
-    /// Keeps a failure of the connection, and logs the first.
+    /// Records a failure of the connection, and logs the first one.
     fn keep<T>(&mut self, done: Result<T, Trouble>) -> Result<T, Trouble> {
         done.map_err(|trouble| {
             let first = self.0.get_or_insert_with(|| {
@@ -86,7 +86,7 @@ impl Health {
         })
     }
 
-    /// From now on nothing works any more.
+    /// Fails the connection for good.
     fn end(&mut self, trouble: Trouble) {
         self.0.get_or_insert(trouble);
     }

@@ -1,8 +1,8 @@
-//! Whether the other end is there: the set-up connection stays open for that.
+//! Whether the other end is alive. The setup connection stays open to show that.
 //!
-//! The kernel closes it when the peer's process dies, and finds out by itself when the peer's host
-//! does. An end that received everything it offered memory for says so before it closes: its last
-//! acknowledgement may be lost, and the sender must not take that for a failure.
+//! The kernel closes it when the peer's process dies, and detects by itself when the peer's host
+//! does. An end that has received everything it offered memory for says so before it closes: its
+//! last acknowledgement may be lost, and the sender must not take that for a failure.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +10,24 @@ use bowline::Channel;
 
 use crate::status::Trouble;
 
-/// How often to look.
+/// How often to check.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long the rest of a message may take of which something is there.
+/// How long the rest of a partly received message may take.
 const REST: Duration = Duration::from_secs(1);
-/// What an end says that has received everything, before how many offers that was.
+/// Sent by an end that has received everything, followed by the number of offers until then.
 const BYE: &[u8; 4] = b"bye\0";
 
-/// What is known of the other end.
+/// What is known about the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Here,
-    /// It has left, and had received so many messages if it said so.
+    /// It has left. If it said so, with the number of messages that it had received.
     Left(Option<u64>),
 }
 
 /// The other end.
 pub(crate) struct Peer {
-    /// None in tests.
+    /// `None` in tests.
     channel: Option<Channel>,
     state: State,
     looked: Instant,
@@ -38,13 +38,13 @@ impl Peer {
         Peer { channel, state: State::Here, looked: Instant::now() }
     }
 
-    /// Where the other end is, for people to read.
+    /// The address of the other end, for messages.
     pub(crate) fn name(&self) -> String {
         let addr = self.channel.as_ref().and_then(|channel| channel.peer_addr().ok());
         addr.map_or_else(|| "the peer".to_owned(), |addr| format!("the peer at {}", addr.ip()))
     }
 
-    /// What is known of it, looked up if that was a while ago.
+    /// The state of the other end, checked again after a while.
     pub(crate) fn state(&mut self) -> State {
         if self.state == State::Here && self.looked.elapsed() >= LOOK {
             self.look();
@@ -66,17 +66,17 @@ impl Peer {
         self.state = State::Left(received);
     }
 
-    /// Says that everything has been received, so many messages.
+    /// Says that everything has been received, and how many messages that was.
     pub(crate) fn say_bye(&mut self, received: u64) {
         if let (State::Here, Some(channel)) = (self.state, &mut self.channel) {
             let said = [&BYE[..], &received.to_be_bytes()].concat();
             channel.set_timeout(REST);
-            // Who has left already needs to know nothing.
+            // A peer that has already left need not be told.
             let _ = channel.send(&said);
         }
     }
 
-    /// What a request that is not over means when the other end has left.
+    /// The error for a request that has not completed when the other end has left.
     pub(crate) fn left(&self) -> Trouble {
         Trouble::remote(format!("{} has closed the connection or died", self.name()))
     }

@@ -1,4 +1,4 @@
-//! The end of a connection that receives.
+//! The receiving end of a connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::link::{Place, RecvEvent, RecvLink};
 use crate::memory::Landing;
 use crate::status::Trouble;
 
-/// How long what was said to the sender may take to be acknowledged before the connection is
-/// closed.
+/// How long to wait for the last messages to the sender to be acknowledged before closing the
+/// connection.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A receive that NCCL asks for.
@@ -35,7 +35,7 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Of a single message.
+    /// The arrival of a single message.
     pub(crate) fn of_one(len: usize) -> Arrival {
         let mut lens = [0; MAX_GROUP];
         lens[0] = len;
@@ -43,15 +43,15 @@ impl Arrival {
     }
 }
 
-/// A request that is under way.
+/// A request in progress.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     arrival: Arrival,
-    /// Receives that are not there yet.
+    /// Number of receives that have not completed.
     left: usize,
 }
 
-/// An offer whose message is not there.
+/// An offer whose message has not arrived.
 struct Open {
     request: usize,
     index: usize,
@@ -60,11 +60,11 @@ struct Open {
     landing: Landing,
 }
 
-/// The end of a connection that receives.
+/// The receiving end of a connection.
 pub(crate) struct Receiver {
     /// Keeps the device open.
     _nic: Arc<OpenNic>,
-    // The transport goes before the memory that it uses.
+    // Dropped in this order: the transport before the memory that it uses.
     link: Option<Box<dyn RecvLink>>,
     open: BTreeMap<u64, Open>,
     memories: Memories,
@@ -93,13 +93,13 @@ impl Receiver {
     /// Registers memory.
     ///
     /// # Safety
-    /// The bytes stay until they are deregistered, or the connection is closed.
+    /// The bytes stay valid until they are deregistered, or the connection is closed.
     pub(crate) unsafe fn register(&mut self, addr: usize, len: usize) -> Result<usize, Trouble> {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { self.memories.register(addr, len) }
     }
 
-    /// Ends a registration. Receives into it end as well, and the connection with them.
+    /// Deregisters memory. If receives into it are open, they fail, and the connection with them.
     pub(crate) fn deregister(&mut self, number: usize) -> Result<(), Trouble> {
         self.memories.get(number)?;
         let posted = |open: &Open| open.memory == number && open.landing.mr.is_some();
@@ -160,14 +160,14 @@ impl Receiver {
         }
     }
 
-    /// The lengths of a request that is over; `None` if it is not.
+    /// The lengths of a completed request; `None` if it has not completed.
     pub(crate) fn test(&mut self, index: usize) -> Result<Option<Arrival>, Trouble> {
         if self.request(index)?.left > 0 {
             self.health.check()?;
             self.go_on()?;
         }
         if self.request(index)?.left > 0 && self.peer.state() != State::Here {
-            // What came before it left may not have been looked at.
+            // Messages that arrived before the peer left may not have been processed yet.
             self.go_on()?;
             if self.request(index)?.left > 0 {
                 let left = Err(self.peer.left());
@@ -182,7 +182,7 @@ impl Receiver {
         Ok(Some(request.arrival))
     }
 
-    /// Goes on with what is under way, for callers that wait for something else. An error is kept.
+    /// Makes progress while the caller waits for something else. An error is recorded.
     pub(crate) fn drive(&mut self) {
         if self.health.check().is_ok() && !self.open.is_empty() {
             let _ = self.go_on();
@@ -219,7 +219,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Ends everything: after this nothing writes memory that was registered.
+    /// Closes the connection. Afterwards nothing writes to memory that was registered.
     pub(crate) fn close(&mut self) {
         if self.health.check().is_ok() && self.open.is_empty() {
             let deadline = Instant::now() + LAST_WORDS;

@@ -1,4 +1,4 @@
-//! The end of a connection that sends.
+//! The sending end of a connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::devices::OpenNic;
 use crate::link::{Job, Offer, SendEvent, SendLink};
 use crate::status::Trouble;
 
-/// A send that is under way.
+/// A send in progress.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     offer: u64,
@@ -19,16 +19,16 @@ struct Request {
     is_done: bool,
 }
 
-/// The end of a connection that sends.
+/// The sending end of a connection.
 pub(crate) struct Sender {
     /// Keeps the device open.
     _nic: Arc<OpenNic>,
-    // The transport goes before the memory that it uses.
+    // Dropped in this order: the transport before the memory that it uses.
     link: Option<Box<dyn SendLink>>,
     memories: Memories,
     peer: Peer,
     health: Health,
-    /// Offers that no send has matched, oldest first, and the number of the next to come.
+    /// Offers that no send has matched, oldest first, and the number of the next offer.
     offers: VecDeque<Offer>,
     next_offer: u64,
     requests: Vec<Option<Request>>,
@@ -53,9 +53,9 @@ impl Sender {
     /// Registers memory.
     ///
     /// # Safety
-    /// The bytes stay until they are deregistered, or the connection is closed.
+    /// The bytes stay valid until they are deregistered, or the connection is closed.
     pub(crate) unsafe fn register(&mut self, addr: usize, len: usize) -> Result<usize, Trouble> {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { self.memories.register(addr, len) }
     }
 
@@ -98,7 +98,7 @@ impl Sender {
         Ok(Some(index))
     }
 
-    /// The length of a send that is over; `None` if it is not.
+    /// The length of a completed send; `None` if it has not completed.
     pub(crate) fn test(&mut self, index: usize) -> Result<Option<usize>, Trouble> {
         let request = self.request(index)?;
         if !request.is_done {
@@ -116,7 +116,7 @@ impl Sender {
         Ok(Some(request.len))
     }
 
-    /// Goes on with what is under way, for callers that wait for something else. An error is kept.
+    /// Makes progress while the caller waits for something else. An error is recorded.
     pub(crate) fn drive(&mut self) {
         let is_open = |request: &Option<Request>| request.is_some_and(|request| !request.is_done);
         if self.health.check().is_ok() && self.requests.iter().any(is_open) {
@@ -129,10 +129,11 @@ impl Sender {
         request.ok_or_else(|| Trouble::argument(format!("send {index} is over already")))
     }
 
-    /// A peer that has left answers no more. What it said that it has, it has.
+    /// A peer that has left answers no more. Messages that it reported as received count as
+    /// delivered.
     fn check_peer(&mut self) -> Result<(), Trouble> {
         let State::Left(received) = self.peer.state() else { return Ok(()) };
-        // What came before it left may not have been looked at.
+        // Events from before the peer left may not have been processed yet.
         self.go_on()?;
         let received = received.unwrap_or(0).min(self.next_offer);
         let open = self.requests.iter_mut().flatten().filter(|request| !request.is_done);
@@ -177,7 +178,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Ends everything: after this nothing reads memory that was registered.
+    /// Closes the connection. Afterwards nothing reads memory that was registered.
     pub(crate) fn close(&mut self) {
         self.health.end(Trouble::argument("the connection is closed"));
         self.link = None;

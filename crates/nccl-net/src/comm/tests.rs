@@ -1,4 +1,4 @@
-//! Ends of connections over transports that a test plays, and peers that lie.
+//! Ends of connections over scripted transports, and peers that lie.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use crate::abi;
 use crate::devices::OpenNic;
 use crate::link::{Job, Offer, Place, RecvEvent, RecvLink, SendEvent, SendLink};
 
-/// What a transport has been told, and what it is to say.
+/// What a transport has been told, and what it should report.
 #[derive(Default)]
 struct Script {
     sent: Vec<Job>,
@@ -216,7 +216,7 @@ fn a_transport_that_fails_fails_every_request() {
     let (mut receiver, played) = receiver(11);
     let request = receiver.recv(&[wish(1)]).unwrap().unwrap();
     played.with(|script| script.failure = Some(Trouble::remote("retries exceeded")));
-    // The log has the sentence already, and once.
+    // The message has already been logged, once.
     assert_eq!(receiver.test(request).unwrap_err(), Trouble::remote(""));
     played.with(|script| script.failure = Some(Trouble::system("and so on")));
     assert_eq!(receiver.test(request).unwrap_err(), Trouble::remote(""), "the first counts");

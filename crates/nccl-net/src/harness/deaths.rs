@@ -1,5 +1,5 @@
-//! Scenes in which rank 1 is killed: rank 0 hears of it within a bound, and every later call
-//! answers at once.
+//! Scenes in which rank 1 is killed: rank 0 notices within a time limit, and every later call
+//! returns at once.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use nccl_net_bowline::abi::{REMOTE_ERROR, SYSTEM_ERROR};
 
 use crate::rank::{Outcome, Rank, check, ensure, memory, wait};
 
-/// How long it may take to hear of a peer that is killed, on however busy a machine.
+/// How long it may take to notice that a peer was killed, even on a busy machine.
 const BOUND: Duration = Duration::from_secs(15);
 const SIZE: usize = 4 << 20;
 
-/// Calls until an error comes, which must be one of the peer's or of the system's.
+/// Calls until an error is returned, which must blame the peer or the system.
 fn fails<T>(what: &str, mut call: impl FnMut() -> Result<Option<T>, i32>) -> Outcome<Duration> {
     let start = Instant::now();
     while start.elapsed() < BOUND {
@@ -25,7 +25,7 @@ fn fails<T>(what: &str, mut call: impl FnMut() -> Result<Option<T>, i32>) -> Out
     Err(format!("{what} still waits after {BOUND:?}"))
 }
 
-/// Rank 1 stays until it is killed.
+/// Rank 1 waits until it is killed.
 fn wait_for_death(rank: &mut Rank) -> Outcome {
     rank.tell(b"ready")?;
     loop {
@@ -33,7 +33,7 @@ fn wait_for_death(rank: &mut Rank) -> Outcome {
     }
 }
 
-/// Who receives is killed, with receives posted that nobody has filled, and messages on their way.
+/// The receiver is killed, with posted receives that are not filled, and messages in flight.
 pub(crate) fn receiver(rank: &mut Rank) -> Outcome {
     let comm = rank.connection(0)?;
     let memory = memory(4 * SIZE, 1);
@@ -52,7 +52,7 @@ pub(crate) fn receiver(rank: &mut Rank) -> Outcome {
         requests.push(wait("isend", || rank.net.isend(comm, data, SIZE, 1, registered))?);
     }
     rank.kill_other()?;
-    // Messages that were through by then may be done.
+    // Messages that arrived before that may have completed.
     let start = Instant::now();
     while let Some(request) = requests.first() {
         match rank.net.test(*request) {
@@ -62,7 +62,7 @@ pub(crate) fn receiver(rank: &mut Rank) -> Outcome {
             Err(status) => return Err(format!("test says {status}")),
         }
     }
-    // Whether or not those were: what is sent now is not received.
+    // In any case, a message that is sent now is not received.
     let mut late = None;
     fails("isend and test", || {
         if late.is_none() {
@@ -77,7 +77,7 @@ pub(crate) fn receiver(rank: &mut Rank) -> Outcome {
     check(rank.net.close_send(comm), "close_send")
 }
 
-/// Who sends is killed, and a receive waits for nothing.
+/// The sender is killed while a receive waits for a message.
 pub(crate) fn sender(rank: &mut Rank) -> Outcome {
     let comm = rank.connection(1)?;
     let memory = memory(2 * SIZE, 1);
@@ -99,7 +99,7 @@ pub(crate) fn sender(rank: &mut Rank) -> Outcome {
     check(rank.net.close_recv(comm), "close_recv")
 }
 
-/// Who listens is killed before anybody connects, and who connects before it is accepted.
+/// The listener is killed before any rank connects, and the connecting rank before it is accepted.
 pub(crate) fn listener(rank: &mut Rank) -> Outcome {
     if rank.number == 1 {
         rank.listen()?;
@@ -115,7 +115,7 @@ pub(crate) fn listener(rank: &mut Rank) -> Outcome {
     rank.kill_other()?;
     let mut handle = theirs.as_slice().try_into().map_err(|_| "no handle")?;
     fails("connect", || rank.net.connect(0, &mut handle))?;
-    // Who has died is not let in, and nobody waits for it.
+    // A rank that has died is not accepted, and nothing waits for it.
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(1) {
         let accepted = check(rank.net.accept(listener), "accept")?;

@@ -1,5 +1,5 @@
-//! Drives every call of NCCL's network plug-in interface, as NCCL does: the library is loaded by
-//! its path, and two processes talk through it.
+//! Exercises every call of NCCL's network plug-in interface the way NCCL does: the library is
+//! loaded by its path, and two processes talk through it.
 //!
 //! ```text
 //! nccl-net-harness [--plugin FILE] [--versions 8,9,10,11] [--transports rc,xp,sr-nack,ec-mds,auto]
@@ -47,7 +47,7 @@ const SCENES: [(&str, Scene); 9] = [
 ];
 
 const TRANSPORTS: [&str; 5] = ["rc", "xp", "sr-nack", "ec-mds", "auto"];
-/// Longer than every wait of a scene: who is still there by then hangs.
+/// Longer than every wait of a scene: a rank that is still running by then hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
@@ -130,7 +130,7 @@ fn plugin(options: &Options) -> Outcome<PathBuf> {
 
 /// Plays one scene as one rank.
 fn play(options: &Options, number: u32) -> Outcome {
-    // A rank that hangs ends, whatever it waits for.
+    // End a rank that hangs, whatever it waits for.
     std::thread::spawn(move || {
         std::thread::sleep(LIMIT);
         eprintln!("rank {number} hangs");
@@ -149,7 +149,7 @@ fn play(options: &Options, number: u32) -> Outcome {
     if is_killed { Ok(()) } else { rank.finish() }
 }
 
-/// Plays all scenes that are asked for, each in processes of its own.
+/// Plays all requested scenes, each in its own processes.
 fn direct(options: &Options) -> Outcome {
     let plugin = plugin(options)?;
     let or = |chosen: &[String], all: &[&str]| match chosen {

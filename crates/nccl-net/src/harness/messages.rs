@@ -1,13 +1,13 @@
-//! Scenes of messages that arrive: all sizes, many connections, groups, a library that is loaded
-//! twice.
+//! Scenes in which messages arrive: all sizes, many connections, groups, and a library that is
+//! loaded twice.
 
 use crate::net::Handle;
 use crate::rank::{Outcome, Rank, check, ensure, memory, wait};
 
-/// The longest message, and in a quick run.
+/// Maximum message length, in a full run and in a quick run.
 const FULL: usize = 64 << 20;
 const QUICK: usize = 1 << 20;
-/// Behind each receive, and not to be touched.
+/// Guard bytes after each receive, which must not change.
 const GUARD: usize = 64;
 const UNTOUCHED: u8 = 0xa5;
 
@@ -24,7 +24,7 @@ fn is_filled(bytes: &[u8], seed: usize) -> bool {
     due == bytes
 }
 
-/// Starts a send, however long the peer takes to be ready.
+/// Starts a send, however long the peer takes to get ready.
 fn send(rank: &Rank, comm: Handle, bytes: &mut [u8], tag: i32, memory: Handle) -> Outcome<Handle> {
     let (data, len) = (bytes.as_mut_ptr(), bytes.len());
     wait("isend", || rank.net.isend(comm, data, len, tag, memory))
@@ -39,7 +39,7 @@ fn recv(
     wait("irecv", || rank.net.irecv(comm, receives, memory))
 }
 
-/// Messages of all sizes in both directions, into receives that fit and into longer ones.
+/// Messages of all sizes in both directions, into receives that fit exactly and into longer ones.
 pub(crate) fn sizes(rank: &mut Rank) -> Outcome {
     let longest = if rank.is_full { FULL } else { QUICK };
     let powers = (0..).map(|power| 1_usize << power).take_while(|size| *size <= longest);
@@ -79,7 +79,7 @@ fn close(rank: &Rank, comm: Handle, sender: u32) -> Outcome {
     }
 }
 
-/// Eight connections at once, in turns of either direction, each with messages on their way.
+/// Eight connections at once, with alternating directions, each with messages in flight.
 pub(crate) fn connections(rank: &mut Rank) -> Outcome {
     const COUNT: usize = 8;
     const DEEP: usize = 4;
@@ -127,14 +127,14 @@ pub(crate) fn connections(rank: &mut Rank) -> Outcome {
     Ok(())
 }
 
-/// Receives of several tags at once, which sends meet in another order.
+/// Receives with several tags at once, matched by sends in another order.
 pub(crate) fn groups(rank: &mut Rank) -> Outcome {
     const ROOM: usize = 10_000;
     const DEEP: usize = 3;
     let comm = rank.connection(0)?;
     let memory = memory(DEEP * 8 * ROOM, 0);
     let registered = check(rank.net.reg_mr(comm, memory), "reg_mr")?;
-    // One message may be longer than a segment of SDR's.
+    // One message may be longer than an SDR segment.
     let size_of = |deep: usize, i: usize| (deep * 2_000 + i * 700 + 1) % ROOM;
     for count in (1..=8_usize).rev() {
         let tag_of = |i: usize| 100 + ((i * 3) % 8) as i32;
@@ -147,7 +147,7 @@ pub(crate) fn groups(rank: &mut Rank) -> Outcome {
                 let receives: Vec<_> = (0..count).map(place).collect();
                 requests.push(recv(rank, comm, &receives, registered)?);
             } else {
-                // Nobody receives this one.
+                // There is no receive for this one.
                 let none = rank.net.isend(comm, memory.as_mut_ptr(), 1, 7, registered);
                 ensure(none == Ok(None), format!("a send without a receive: {none:?}"))?;
                 for i in (0..count).rev() {
@@ -175,7 +175,7 @@ pub(crate) fn groups(rank: &mut Rank) -> Outcome {
     close(rank, comm, 0)
 }
 
-/// A library that is unloaded, as NCCL does, and loaded again.
+/// The library is unloaded, as NCCL does, and loaded again.
 pub(crate) fn reload(rank: &mut Rank) -> Outcome {
     for round in 0..2 {
         let comm = rank.connection(0)?;
@@ -190,7 +190,7 @@ pub(crate) fn reload(rank: &mut Rank) -> Outcome {
             rank.wait_for(request)?;
             ensure(is_filled(memory, round), "1000 bytes changed")?;
         }
-        // Nothing is deregistered: closing does that.
+        // Nothing is deregistered explicitly: closing does that.
         close(rank, comm, 0)?;
         if round == 0 {
             rank.reload()?;

@@ -1,4 +1,4 @@
-//! A plug-in as NCCL has it: loaded by name, called through the table of one version.
+//! A plug-in as NCCL uses it: loaded by name, called through the table of one version.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::path::Path;
@@ -9,7 +9,7 @@ use nccl_net_bowline::abi::{
     PropertiesV8, PropertiesV9, PropertiesV11, REMOTE_ERROR, SUCCESS, Status,
 };
 
-/// What NCCL hands around.
+/// The opaque pointers that NCCL passes around.
 pub(crate) type Handle = *mut c_void;
 
 enum Table {
@@ -26,7 +26,7 @@ pub(crate) struct Net {
     context: Handle,
 }
 
-/// What a device says of itself, as far as all versions do.
+/// The properties of a device that all versions have.
 #[derive(Clone, Debug)]
 pub(crate) struct Properties {
     pub(crate) name: String,
@@ -35,7 +35,7 @@ pub(crate) struct Properties {
     pub(crate) speed: c_int,
 }
 
-/// The log of the plug-in goes to standard error, if somebody asks for it as for NCCL's.
+/// Prints the plug-in's log to standard error, if the same variable as for NCCL's log asks for it.
 unsafe extern "C" fn logger(
     level: c_int,
     _: c_ulong,
@@ -47,17 +47,16 @@ unsafe extern "C" fn logger(
     if std::env::var_os("NCCL_DEBUG").is_none() {
         return;
     }
-    // SAFETY: the plug-in gives a format of one string, and that string.
+    // SAFETY: the plug-in passes a format with one string, and that string.
     let (format, text) = unsafe { (CStr::from_ptr(format), CStr::from_ptr(text)) };
     assert_eq!(format, c"%s");
     eprintln!("    [{level}] {}", text.to_string_lossy());
 }
 
-/// The arguments of a call are those of the version, which differ in few.
+/// Calls a function of the loaded version. Arguments differ little between versions.
 macro_rules! call {
     ($net:expr, $function:ident($($argument:expr),*)) => {
-        // SAFETY: arguments are as the headers have them; what is wrong in them on purpose are
-        // numbers.
+        // SAFETY: arguments are as in the headers; deliberately wrong ones are plain numbers.
         unsafe {
             match &$net.table {
                 Table::V8(table) => (table.$function)($($argument),*),
@@ -69,24 +68,24 @@ macro_rules! call {
     };
 }
 
-/// A result of NCCL's as one of Rust's.
+/// Turns an NCCL result code into a `Result`.
 fn ok(status: Status) -> Result<(), Status> {
     if status == SUCCESS { Ok(()) } else { Err(status) }
 }
 
-/// What a call has put in its place; null is nothing yet.
+/// The handle that a call has stored; null means "not yet".
 fn some(status: Status, place: Handle) -> Result<Option<Handle>, Status> {
     ok(status).map(|()| (!place.is_null()).then_some(place))
 }
 
 impl Net {
-    /// Loads the plug-in and initialises it.
+    /// Loads and initialises the plug-in.
     pub(crate) fn load(path: &Path, version: u32) -> Result<Net, String> {
         let text = path.to_str().ok_or("the path of the plug-in is not UTF-8")?;
         let name = CString::new(text).map_err(|e| e.to_string())?;
         let symbol =
             CString::new(format!("ncclNetPlugin_v{version}")).map_err(|e| e.to_string())?;
-        // SAFETY: both are strings of C; the library is the plug-in, which stays loaded.
+        // SAFETY: both are C strings; the library is the plug-in, which stays loaded.
         let (library, table) = unsafe {
             let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             if library.is_null() {
@@ -98,7 +97,7 @@ impl Net {
         if table.is_null() {
             return Err(format!("{text} has no version {version}"));
         }
-        // SAFETY: the symbol is the table of that version, and stays.
+        // SAFETY: the symbol is the table of that version, and stays valid.
         let table = unsafe {
             match version {
                 8 => Table::V8(&*table.cast()),
@@ -113,15 +112,15 @@ impl Net {
     }
 
     fn init(&mut self) -> Status {
-        // SAFETY: a logger that takes one more argument than it names is called as if it had named
-        // it.
+        // SAFETY: a logger that takes one argument more than it declares is called as if it
+        // declared it.
         let logger = unsafe {
             Some(std::mem::transmute::<*const (), nccl_net_bowline::abi::Logger>(
                 logger as *const (),
             ))
         };
         let config = CommConfig { traffic_class: 32 };
-        // SAFETY: as the headers have it.
+        // SAFETY: the arguments are as in the headers.
         unsafe {
             match &self.table {
                 Table::V8(table) => (table.init)(logger),
@@ -132,10 +131,10 @@ impl Net {
         }
     }
 
-    /// Ends what version 11 has begun.
+    /// Ends what version 11 has started.
     pub(crate) fn finalize(&self) -> Result<(), Status> {
         match &self.table {
-            // SAFETY: the context is of `init`.
+            // SAFETY: `init` returned the context.
             Table::V11(table) => ok(unsafe { (table.finalize)(self.context) }),
             _ => Ok(()),
         }
@@ -167,7 +166,7 @@ impl Net {
         macro_rules! properties {
             ($table:expr, $type:ty, $of:expr) => {{
                 let mut place = std::mem::MaybeUninit::<$type>::uninit();
-                // SAFETY: written if it succeeds; the name is a string that stays.
+                // SAFETY: written on success; the name is a string that stays valid.
                 unsafe {
                     ok(($table.get_properties)(dev, place.as_mut_ptr()))?;
                     let properties = place.assume_init();
@@ -192,7 +191,7 @@ impl Net {
     pub(crate) fn listen(&self, dev: c_int) -> Result<([u8; HANDLE_BYTES], Handle), Status> {
         let (mut handle, mut comm) = ([0_u8; HANDLE_BYTES], null_mut());
         let place = handle.as_mut_ptr().cast();
-        // SAFETY: as the headers have it.
+        // SAFETY: the arguments are as in the headers.
         let status = unsafe {
             match &self.table {
                 Table::V8(table) => (table.listen)(dev, place, &mut comm),
@@ -211,7 +210,7 @@ impl Net {
     ) -> Result<Option<Handle>, Status> {
         let (mut comm, mut device) = (null_mut(), null_mut());
         let (handle, config) = (handle.as_mut_ptr().cast(), CommConfig { traffic_class: 32 });
-        // SAFETY: as the headers have it.
+        // SAFETY: the arguments are as in the headers.
         let status = unsafe {
             match &self.table {
                 Table::V8(table) => (table.connect)(dev, handle, &mut comm, &mut device),
@@ -264,7 +263,7 @@ impl Net {
         memory: Handle,
     ) -> Result<Option<Handle>, Status> {
         let (mut request, data) = (null_mut(), data.cast());
-        // SAFETY: as the headers have it.
+        // SAFETY: the arguments are as in the headers.
         let status = unsafe {
             match &self.table {
                 Table::V8(t) => (t.isend)(comm, data, size as c_int, tag, memory, &mut request),
@@ -276,8 +275,8 @@ impl Net {
         some(status, request)
     }
 
-    /// Receives of addresses, sizes and tags. Like NCCL it may say that it does not wait for the
-    /// end.
+    /// Receives into these addresses, with sizes and tags. Like NCCL, it may say that it does not
+    /// wait for the end.
     pub(crate) fn irecv(
         &self,
         comm: Handle,
@@ -292,7 +291,7 @@ impl Net {
         let memories = vec![memory; receives.len()];
         let (data, tags, memories) = (data.as_ptr(), tags.as_ptr(), memories.as_ptr());
         let mut request = std::ptr::without_provenance_mut(1);
-        // SAFETY: as the headers have it.
+        // SAFETY: the arguments are as in the headers.
         let status = unsafe {
             match &self.table {
                 Table::V8(t) => {
@@ -328,7 +327,7 @@ impl Net {
         some(status, request)
     }
 
-    /// The sizes of a request that is over.
+    /// The sizes of a completed request.
     pub(crate) fn test(&self, request: Handle) -> Result<Option<[c_int; 8]>, Status> {
         let (mut done, mut sizes) = (-1, [-1; 8]);
         ok(call!(self, test(request, &mut done, sizes.as_mut_ptr())))?;
@@ -351,7 +350,7 @@ impl Net {
         ok(call!(self, close_listen(comm)))
     }
 
-    /// The calls that only some networks need: what each answers, if it is there.
+    /// The calls that only some networks need: the result of each, if it exists.
     pub(crate) fn get_device_mr(&self, comm: Handle, memory: Handle) -> Option<Status> {
         let function = match &self.table {
             Table::V8(table) => table.get_device_mr,
@@ -360,7 +359,7 @@ impl Net {
             Table::V11(table) => table.get_device_mr,
         };
         let mut place = null_mut();
-        // SAFETY: as the headers have it.
+        // SAFETY: the arguments are as in the headers.
         function.map(|function| unsafe { function(comm, memory, &mut place) })
     }
 
@@ -371,7 +370,7 @@ impl Net {
             Table::V10(table) => table.irecv_consumed,
             Table::V11(table) => table.irecv_consumed,
         };
-        // SAFETY: as the headers have it.
+        // SAFETY: the arguments are as in the headers.
         function.map(|function| unsafe { function(comm, 1, request) })
     }
 
@@ -393,7 +392,7 @@ impl Net {
             min_flows_per_peer: -1,
         };
         let attr = NetAttr { send: any, recv: any, op: 4, algo: 1, proto: 2 };
-        // SAFETY: as the headers have it.
+        // SAFETY: the arguments are as in the headers.
         table.set_net_attr.map(|function| unsafe { function(self.context, &attr) })
     }
 }

@@ -1,4 +1,4 @@
-//! Two processes, and what they tell each other beside the plug-in, as NCCL's ranks do.
+//! Two processes, and the messages that they exchange besides the plug-in, as NCCL's ranks do.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use nccl_net_bowline::abi::HANDLE_BYTES;
 
 use crate::net::{Handle, Net};
 
-/// How long a step may take, on however busy a machine.
+/// Time limit for a step, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What goes wrong.
+/// A result, or what went wrong.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// A way to the other process.
+/// The connection to the other process.
 enum Wire {
     Parent,
     Child(Child, ChildStdin, ChildStdout),
@@ -27,7 +27,7 @@ pub(crate) struct Rank {
     pub(crate) net: Net,
     plugin: PathBuf,
     version: u32,
-    /// The longest messages, and as long as it takes.
+    /// Use the longest messages, however long that takes.
     pub(crate) is_full: bool,
     wire: Wire,
 }
@@ -66,7 +66,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Tells the other rank.
+    /// Sends bytes to the other rank.
     pub(crate) fn tell(&mut self, bytes: &[u8]) -> Outcome {
         let len = (bytes.len() as u32).to_be_bytes();
         let told = match &mut self.wire {
@@ -76,7 +76,7 @@ impl Rank {
         told.map_err(|e| format!("cannot tell the other rank: {e}"))
     }
 
-    /// Hears what the other rank tells.
+    /// Receives bytes from the other rank.
     pub(crate) fn hear(&mut self) -> Outcome<Vec<u8>> {
         let heard = match &mut self.wire {
             Wire::Parent => read(&mut std::io::stdin()),
@@ -85,7 +85,7 @@ impl Rank {
         heard.map_err(|e| format!("the other rank says nothing: {e}"))
     }
 
-    /// Waits until the other rank is here, too.
+    /// Waits until the other rank has got here too.
     pub(crate) fn meet(&mut self) -> Outcome {
         self.tell(b"here")?;
         self.hear().map(|_| ())
@@ -101,7 +101,7 @@ impl Rank {
         }
     }
 
-    /// Waits for rank 1, and says whether it is content.
+    /// Waits for rank 1, and returns whether it succeeded.
     pub(crate) fn finish(self) -> Outcome {
         match self.wire {
             Wire::Parent => Ok(()),
@@ -112,7 +112,7 @@ impl Rank {
         }
     }
 
-    /// A connection from one rank to the other: this rank's end of it.
+    /// This rank's end of a new connection from one rank to the other.
     pub(crate) fn connection(&mut self, sender: u32) -> Outcome<Handle> {
         if self.number == sender {
             let handle = self.hear()?;
@@ -136,21 +136,21 @@ impl Rank {
         wait("connect", || self.net.connect(0, &mut handle))
     }
 
-    /// The sizes of a request, when it is over.
+    /// The sizes of a request, once it has completed.
     pub(crate) fn wait_for(&self, request: Handle) -> Outcome<[i32; 8]> {
         wait("test", || self.net.test(request))
     }
 }
 
-/// The address of a rank. Those of other runs on this host have others.
+/// The address of a rank. Other runs on this host have different addresses.
 pub(crate) fn address(rank: u32) -> String {
-    // The parent of rank 1 is rank 0, and both need what rank 0 has chosen.
+    // Rank 0 is the parent of rank 1, and both must use the number that rank 0 has chosen.
     let run = std::env::var("NCCL_HARNESS_RUN").ok().and_then(|run| run.parse().ok());
     let run = run.unwrap_or_else(std::process::id);
     format!("127.93.{}.{}", run / 120 % 250, run % 120 * 2 + 1 + rank)
 }
 
-/// Calls until there is an answer.
+/// Calls until there is a result.
 pub(crate) fn wait<T>(what: &str, mut call: impl FnMut() -> Result<Option<T>, i32>) -> Outcome<T> {
     let start = Instant::now();
     loop {
@@ -163,17 +163,17 @@ pub(crate) fn wait<T>(what: &str, mut call: impl FnMut() -> Result<Option<T>, i3
     }
 }
 
-/// Memory to register. It stays when a scene fails, since connections are not closed then.
+/// Memory to register. It is leaked because connections are not closed if a scene fails.
 pub(crate) fn memory(len: usize, value: u8) -> &'static mut [u8] {
     Box::leak(vec![value; len].into_boxed_slice())
 }
 
-/// A result that must be a success.
+/// Expects success.
 pub(crate) fn check<T>(result: Result<T, i32>, what: &str) -> Outcome<T> {
     result.map_err(|status| format!("{what} says {status}"))
 }
 
-/// Something that must be so.
+/// Expects a condition to hold.
 pub(crate) fn ensure(is_so: bool, what: impl Into<String>) -> Outcome {
     if is_so { Ok(()) } else { Err(what.into()) }
 }

@@ -1,4 +1,4 @@
-//! Scenes of what is refused, and of who is not let in.
+//! Scenes about calls that are refused, and about peers that are not let in.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, i32>, status: i32, what: &str) 
     }
 }
 
-/// What every call makes of arguments that are wrong, and calls that are there for form's sake.
+/// How every call handles wrong arguments, and calls that exist only for form's sake.
 pub(crate) fn rules(rank: &mut Rank) -> Outcome {
     ensure(rank.net.name() == "Bowline", "the name")?;
     ensure(check(rank.net.devices(), "devices")? == 1, "the environment names one device")?;
@@ -63,7 +63,7 @@ fn sending(rank: &mut Rank, comm: Handle, data: *mut u8, memory: Handle) -> Outc
     refused(receive, INVALID_ARGUMENT, "receiving where one sends")?;
     refused(rank.net.close_listen(comm), INVALID_ARGUMENT, "a connection is no listener")?;
     rank.meet()?;
-    // The receive of 1000 bytes is there when this answers anything but "not yet".
+    // The receive of 1000 bytes has arrived once this returns anything but "not yet".
     let long = wait_status(|| rank.net.isend(comm, data, 1001, 1, memory))?;
     ensure(long == INVALID_ARGUMENT, format!("a send that is too long: {long}"))?;
     let outside = rank.net.isend(comm, data.wrapping_add(4000), 97, 1, memory);
@@ -80,7 +80,7 @@ fn sending(rank: &mut Rank, comm: Handle, data: *mut u8, memory: Handle) -> Outc
     rank.meet()
 }
 
-/// The first error that a call answers.
+/// The first error that a call returns.
 fn wait_status<T>(mut call: impl FnMut() -> Result<Option<T>, i32>) -> Outcome<i32> {
     wait("isend", || match call() {
         Ok(None) => Ok(None),
@@ -112,7 +112,7 @@ fn receiving(rank: &mut Rank, comm: Handle, data: *mut u8, memory: Handle) -> Ou
         requests.push(wait("irecv", || rank.net.irecv(comm, &place, memory))?);
     }
     let one_more = rank.net.irecv(comm, &[(data, 8, 2)], memory);
-    // A message may have come meanwhile, but its request has not been tested.
+    // A message may have arrived meanwhile, but its request has not been tested.
     ensure(one_more == Ok(None), format!("a request too many: {one_more:?}"))?;
     for request in requests {
         ensure(rank.wait_for(request)?[0] == 2, "2 bytes")?;
@@ -120,7 +120,7 @@ fn receiving(rank: &mut Rank, comm: Handle, data: *mut u8, memory: Handle) -> Ou
     rank.meet()
 }
 
-/// Where a handle says that its end listens.
+/// The address in a handle, where its end listens.
 fn address_of(handle: &[u8]) -> SocketAddr {
     let mut ip = [0; 16];
     ip.copy_from_slice(&handle[12..28]);
@@ -128,7 +128,7 @@ fn address_of(handle: &[u8]) -> SocketAddr {
     SocketAddr::new(ip, u16::from_be_bytes([handle[8], handle[9]]))
 }
 
-/// Others connect first: one says nothing, one says garbage, one has another key.
+/// Strangers connect first: one sends nothing, one sends garbage, one has another key.
 pub(crate) fn strangers(rank: &mut Rank) -> Outcome {
     if rank.number == 1 {
         let listener = rank.listen()?;

@@ -1,4 +1,4 @@
-//! A reliable queue pair with messages beside the data: offers of memory, and XP's notes.
+//! A reliable queue pair for control messages: offers of memory, and XP's control messages.
 
 use std::collections::VecDeque;
 
@@ -13,27 +13,27 @@ use crate::comm::MAX_OFFERS;
 use crate::devices::OpenNic;
 use crate::status::Trouble;
 
-/// Receives that are posted: one for each message that may be under way, and some for messages
-/// beside.
+/// Number of posted receives: one for each message that may be in progress, and some for control
+/// messages.
 const RING: usize = MAX_OFFERS + 64;
-/// Bytes of each.
+/// Size of each in bytes.
 const SLOT: usize = message::MAX_LEN;
-/// Requests that the queue pair holds; more wait in the outbox.
+/// Maximum number of requests in the queue pair; more wait in the outbox.
 const MAX_POSTED: usize = 512;
-/// Completions taken at once.
+/// How many completions to take at once.
 const BATCH: usize = 32;
 
-/// What the number of a work request stands for, in its upper byte.
+/// What a work request is for: the upper byte of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     /// A receive of the ring.
     Ring = 1,
-    /// A message beside the data.
+    /// A control message.
     Beside = 2,
-    /// A message of data over RC.
+    /// A data message over RC.
     Data = 3,
-    /// A message of data over XP.
+    /// A data message over XP.
     Express = 4,
     /// A receive for a message over XP.
     ExpressRecv = 5,
@@ -41,26 +41,27 @@ pub(super) enum Kind {
     Repair = 6,
 }
 
-/// A number for a work request. Offers are told apart by their lower 56 bits: the others are gone.
+/// The number of a work request. The lower 56 bits identify an offer: offers that differ only above
+/// them no longer exist.
 pub(super) fn wr_id(kind: Kind, number: u64) -> u64 {
     (kind as u64) << 56 | (number & (u64::MAX >> 8))
 }
 
-/// What has happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub(super) enum Happened {
-    /// The peer said something.
+    /// The peer sent a control message.
     Said(Message),
-    /// The peer has written so many bytes with this number.
+    /// The peer has written this many bytes with this immediate.
     Written { imm: u32, len: u32 },
-    /// A work request of the transport's own has ended.
+    /// A work request of the transport itself has completed.
     Ended { kind: u8, number: u64, completion: Completion },
 }
 
 /// A work request that waits for room.
 #[derive(Clone, Debug)]
 pub(super) enum Post {
-    /// A message beside the data.
+    /// A control message.
     Message(Vec<u8>),
     /// Data.
     Write { id: u64, from: Option<Sge>, to: Remote, imm: Option<u32> },
@@ -76,7 +77,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Makes a queue pair. `beside` are the completions that others add to its queue.
+    /// Creates a queue pair. `beside` is the number of completions that others may add to its
+    /// completion queue.
     pub(super) fn new(nic: &OpenNic, pd: &Pd, beside: usize) -> Result<Control, Trouble> {
         let cq = nic.device.create_cq((RING + MAX_POSTED + beside) as u32)?;
         let qp = pd
@@ -101,7 +103,7 @@ impl Control {
         Ok(self.qp.recv(wr_id(Kind::Ring, slot as u64), &self.ring, range)?)
     }
 
-    /// Posts something, now or when there is room.
+    /// Posts a work request, now or when there is room.
     pub(super) fn post(&mut self, post: Post) -> Result<(), Trouble> {
         self.outbox.push_back(post);
         self.flush()
@@ -130,7 +132,7 @@ impl Control {
         Ok(())
     }
 
-    /// Drives the device and hands on what has happened. `f` may post.
+    /// Drives the device and passes events to `f`, which may post.
     pub(super) fn poll(
         &mut self,
         mut f: impl FnMut(&mut Control, Happened) -> Result<(), Trouble>,
@@ -169,14 +171,14 @@ impl Control {
                 Happened::Said(message::parse(&self.ring.to_vec(number as usize * SLOT, len))?)
             }
         };
-        // The slot is read, so that the next message may have it.
+        // The slot has been read, so the next message may use it.
         self.post_slot(number as usize)?;
         f(self, happened)
     }
 }
 
-/// Whose fault a request is that has failed. Receives fail, and requests are flushed, because of
-/// what the peer has sent: a request of this end's has a reason of its own.
+/// Which end caused a request to fail. Receives fail, and requests are flushed, because of what the
+/// peer has sent; a request of this end fails for its own reason.
 fn failed(error: CompletionError) -> Trouble {
     let kind = (error.wr_id >> 56) as u8;
     let is_recv = kind == Kind::Ring as u8 || kind == Kind::ExpressRecv as u8;
@@ -187,7 +189,7 @@ fn failed(error: CompletionError) -> Trouble {
     bowline::Error::from(error).into()
 }
 
-/// An answer to something that does not belong to the transport, or to this end of it.
+/// The error for an event that does not belong to the transport, or to this end of it.
 pub(super) fn unexpected(happened: &Happened) -> Trouble {
     Trouble::remote(format!("the peer broke the protocol: {happened:?} is not due"))
 }

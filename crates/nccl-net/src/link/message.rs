@@ -1,4 +1,4 @@
-//! What the ends of a connection say to each other beside the data.
+//! Control messages between the ends of a connection.
 //!
 //! ```text
 //! offer   1, count, 0, 0, number (8), then for each place:
@@ -7,7 +7,7 @@
 //! got     3, 0, 0, 0, number (8)
 //! repair  4, count, 0, 0, number (8), then for each range: start (4), end (4)
 //! ```
-//! All numbers are big endian. `sent`, `got` and `repair` are XP's.
+//! All numbers are big endian. Only XP uses `sent`, `got` and `repair`.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use super::{Offer, Place};
 use crate::comm::{MAX_BYTES, MAX_GROUP};
 use crate::status::Trouble;
 
-/// Bytes of the longest message: an offer of a full group.
+/// Length of the longest message in bytes: an offer of a full group.
 pub(super) const MAX_LEN: usize = HEAD + MAX_GROUP * PLACE;
-/// Ranges of a request for repair at most.
+/// Maximum number of ranges in a repair request.
 pub(super) const MAX_RANGES: usize = (MAX_LEN - HEAD) / RANGE;
 
 const HEAD: usize = 12;
@@ -28,16 +28,16 @@ const SENT: u8 = 2;
 const GOT: u8 = 3;
 const REPAIR: u8 = 4;
 
-/// A message of the peer's, checked.
+/// A checked message from the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Memory for messages, of consecutive numbers.
+    /// Memory for messages, with consecutive numbers.
     Offers(Vec<Offer>),
-    /// All packets of a message have left.
+    /// All packets of a message have been sent.
     Sent { number: u64, len: u64 },
-    /// All of a message is there.
+    /// All of a message has arrived.
     Got { number: u64 },
-    /// So much of a message is not.
+    /// These ranges of a message are missing.
     Repair { number: u64, ranges: Vec<Range<u32>> },
 }
 
@@ -47,7 +47,7 @@ fn head(kind: u8, count: usize, number: u64) -> Vec<u8> {
     out
 }
 
-/// An offer of memory; transports that do not write it tell no addresses.
+/// Encodes an offer of memory. Transports that do not write it omit addresses and keys.
 pub(super) fn offers(first: u64, places: &[Place], with_keys: bool) -> Vec<u8> {
     let mut out = head(OFFER, places.len(), first);
     for place in places {
@@ -79,7 +79,7 @@ pub(super) fn repair(number: u64, ranges: &[Range<u32>]) -> Vec<u8> {
     out
 }
 
-/// Reads a message of the peer's.
+/// Parses a message from the peer.
 pub(super) fn parse(bytes: &[u8]) -> Result<Message, Trouble> {
     read(bytes).ok_or_else(|| {
         let kind = bytes.first().copied().unwrap_or(0);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn no_bytes_panic() {
-        // Every kind and count, at every length.
+        // Try every kind and count, at every length.
         for kind in 0..6 {
             for count in [0, 1, 2, 8, 9, 24, 25, 255] {
                 for len in 0..MAX_LEN + 2 {

@@ -1,8 +1,8 @@
-//! Transports of a connection: how offers reach the sender, and data the receiver.
+//! Transports of a connection: how offers reach the sender, and how data reaches the receiver.
 //!
 //! A receiver *offers* memory, and the sender fills each offer with one message. Offers are
-//! numbered as they are made. [`rc`] and [`xp`] tell the sender where the memory is, which writes
-//! it; [`sdr`] posts it as a receive of SDR's.
+//! numbered in the order in which they are made. [`rc`] and [`xp`] tell the sender where the memory
+//! is, and the sender writes it; [`sdr`] posts it as an SDR receive.
 
 mod control;
 mod message;
@@ -18,27 +18,27 @@ use crate::devices::OpenNic;
 use crate::memory::Part;
 use crate::status::Trouble;
 
-/// An offer as its sender knows it.
+/// An offer, as its sender knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// Its number.
     pub(crate) number: u64,
-    /// What NCCL matches sends with receives by.
+    /// The tag by which NCCL matches sends with receives.
     pub(crate) tag: i32,
-    /// Bytes of memory.
+    /// Length of the memory in bytes.
     pub(crate) len: u64,
-    /// Where the memory is, for transports that write it.
+    /// Address of the memory, for transports that write it.
     pub(crate) addr: u64,
-    /// The key to it.
+    /// The key of the memory.
     pub(crate) rkey: u32,
 }
 
-/// Memory that is offered.
+/// Offered memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) tag: i32,
     pub(crate) len: u64,
-    /// None of an empty one.
+    /// `None` if it is empty.
     pub(crate) mr: Option<Mr>,
 }
 
@@ -46,39 +46,39 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) offer: Offer,
-    /// None of an empty one.
+    /// `None` if it is empty.
     pub(crate) part: Option<Part>,
 }
 
 impl Job {
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub(crate) fn len(&self) -> usize {
         self.part.as_ref().map_or(0, |part| part.range.len())
     }
 }
 
-/// What a sender hears of.
+/// Events at the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendEvent {
     /// Memory was offered.
     Offered(Offer),
-    /// The message for an offer has arrived, all of it.
+    /// The whole message for an offer has arrived.
     Done(u64),
 }
 
-/// What a receiver hears of.
+/// Events at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvEvent {
-    /// The message for an offer is there, so many bytes of it.
+    /// The message for an offer has arrived, with this length.
     Arrived { number: u64, len: u64 },
 }
 
 /// The sending end of a transport.
 pub(crate) trait SendLink: Send {
-    /// Sends a message. Its memory is in use until the event that says it has arrived.
+    /// Sends a message. Its memory is in use until the event that reports its arrival.
     fn send(&mut self, job: Job) -> Result<(), Trouble>;
 
-    /// Goes on, and says what has happened.
+    /// Makes progress, and reports events.
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Trouble>;
 }
 
@@ -87,23 +87,24 @@ pub(crate) trait RecvLink: Send {
     /// Offers memory. The first place gets the number `first`.
     fn offer(&mut self, first: u64, places: &[Place]) -> Result<(), Trouble>;
 
-    /// Goes on, and says what has happened.
+    /// Makes progress, and reports events.
     fn poll(&mut self, events: &mut Vec<RecvEvent>) -> Result<(), Trouble>;
 
-    /// Whether everything that was said to the sender has been heard. Nobody polls any more after
-    /// this.
+    /// Whether the sender has received all our control messages. The link is not polled any more
+    /// after this.
     fn is_quiet(&mut self) -> Result<bool, Trouble>;
 }
 
-/// How a connection is made.
+/// How to set up a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) transport: CommTransport,
     pub(crate) traffic_class: u8,
 }
 
-/// Retransmission timeout of RC, as verbs count it: 0.54 s. With seven retries a peer whose host
-/// gives it no processor has four seconds; that one has died is known by other means.
+/// Retransmission timeout of RC, as an exponent as in verbs: 0.54 s. With seven retries, a peer
+/// whose host gives it no CPU time has four seconds. The death of a peer is detected by other
+/// means.
 const TIMEOUT: u8 = 17;
 
 impl Wanted {
@@ -113,7 +114,7 @@ impl Wanted {
     }
 }
 
-/// Makes the end that sends.
+/// Creates the sending end.
 pub(crate) fn sender(
     nic: &OpenNic,
     wanted: Wanted,
@@ -128,7 +129,7 @@ pub(crate) fn sender(
     Ok((pd, link))
 }
 
-/// Makes the end that receives.
+/// Creates the receiving end.
 pub(crate) fn receiver(
     nic: &OpenNic,
     wanted: Wanted,
@@ -143,7 +144,7 @@ pub(crate) fn receiver(
     Ok((pd, link))
 }
 
-/// Connects a queue pair to the one that the peer connects at the same step.
+/// Connects a queue pair to the one that the peer connects in the same step.
 fn connect_qp(qp: &Qp, wanted: Wanted, channel: &mut Channel) -> Result<(), Error> {
     let peer = channel.exchange(qp, &[])?;
     qp.connect_with(&peer.endpoint, &wanted.options())

@@ -1,4 +1,4 @@
-//! Data by RC: the sender writes into what was offered, with the offer's number as immediate.
+//! Data over RC: the sender writes into offered memory, with the offer's number as the immediate.
 
 use bowline::{Channel, Pd, Remote};
 
@@ -8,7 +8,7 @@ use super::{Job, Place, RecvEvent, RecvLink, SendEvent, SendLink, Wanted};
 use crate::devices::OpenNic;
 use crate::status::Trouble;
 
-/// The end that sends.
+/// The sending end.
 pub(super) struct RcSender {
     control: Control,
 }
@@ -26,7 +26,7 @@ impl RcSender {
     }
 }
 
-/// The request that writes a message, or a part of it, into its offer.
+/// The work request that writes a message, or part of it, into its offer.
 pub(super) fn write(
     job: &Job,
     id: u64,
@@ -68,10 +68,10 @@ impl SendLink for RcSender {
     }
 }
 
-/// The end that receives.
+/// The receiving end.
 pub(super) struct RcReceiver {
     control: Control,
-    /// The number of the next offer: immediates have the lower half of it.
+    /// The number of the next offer. Immediates hold the lower half of a number.
     next: u64,
 }
 
@@ -88,7 +88,7 @@ impl RcReceiver {
     }
 }
 
-/// The offer that an immediate stands for: the latest before `next` with these lower bits.
+/// The offer that an immediate refers to: the latest one before `next` with these lower bits.
 pub(super) fn widen(imm: u32, next: u64) -> u64 {
     let back = (next as u32).wrapping_sub(imm).wrapping_sub(1);
     next.wrapping_sub(1).wrapping_sub(u64::from(back))

@@ -1,4 +1,4 @@
-//! Data by SDR: each offer is a receive of SDR's, or several if it is long, which messages fill in
+//! Data over SDR: each offer is an SDR receive, or several if it is long, and messages fill them in
 //! order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,14 +15,14 @@ use crate::abi::MAX_REQUESTS;
 use crate::memory::Part;
 use crate::status::Trouble;
 
-/// Bytes of one of SDR's messages: longer ones are cut.
+/// Maximum length of an SDR message in bytes; longer messages are split.
 const SEGMENT: u64 = 4 << 20;
-/// Packets of a chunk, and chunks of a group with their parity.
+/// Packets in a chunk; data and parity chunks in a group.
 const PACKETS_A_CHUNK: u32 = 4;
 const GROUP: (u32, u32) = (32, 8);
-/// A message of which nothing is heard for so long has failed.
+/// A message fails if nothing is heard about it for this long.
 const SILENCE_NS: u64 = 10_000_000_000;
-/// Places for messages with offers, as many as NCCL has requests.
+/// Number of slots for messages with offers: as many as NCCL has requests.
 const RING: usize = MAX_REQUESTS;
 const SLOT: usize = message::MAX_LEN;
 
@@ -46,7 +46,7 @@ fn make(
         ..ReliableConfig::default()
     };
     let qp = ReliableQp::new(pd, &config)?;
-    // One slot more than there are messages: memory for those without bytes.
+    // One more slot than there are messages, for messages without bytes.
     let ring = pd.register((RING + 1) * SLOT, access)?;
     qp.connect_over(channel)?;
     Ok((qp, ring))
@@ -56,13 +56,13 @@ fn slot(index: usize) -> Range<usize> {
     index * SLOT..(index + 1) * SLOT
 }
 
-/// The part of `len` bytes that is in each of SDR's messages for an offer of `room` bytes.
+/// The part of `len` bytes that goes into each SDR message for an offer of `room` bytes.
 fn segments(room: u64, len: u64) -> impl Iterator<Item = Range<u64>> {
     let count = room.div_ceil(SEGMENT).max(1);
     (0..count).map(move |i| (i * SEGMENT).min(len)..((i + 1) * SEGMENT).min(len))
 }
 
-/// Nothing, if there is no room now.
+/// Turns a lack of room into `None`.
 fn if_room<T>(posted: Result<T, Error>) -> Result<Option<T>, Trouble> {
     match posted {
         Ok(id) => Ok(Some(id)),
@@ -71,22 +71,22 @@ fn if_room<T>(posted: Result<T, Error>) -> Result<Option<T>, Trouble> {
     }
 }
 
-/// The end that sends.
+/// The sending end.
 pub(super) struct SdrSender {
     qp: ReliableQp,
     scheme: usize,
     ring: Mr,
-    /// Slots that are posted for offers, and those that wait to be.
+    /// Slots that are posted for offers, and slots that wait to be posted.
     posted: BTreeMap<RecvId, usize>,
     free: VecDeque<usize>,
-    /// Offers that came before others that were made before them, and the number of the next.
+    /// Offers that arrived before earlier ones, and the number of the next offer.
     early: BTreeMap<u64, Vec<Offer>>,
     next_offer: u64,
-    /// Messages that wait for those before them, or for room, by the number of their offer.
+    /// Messages that wait for earlier ones, or for room, by the number of their offer.
     waiting: BTreeMap<u64, Job>,
     /// The offer whose message is next, and how many of its segments are written.
     next_write: (u64, usize),
-    /// The offer of each segment under way, and segments of it that are not there yet.
+    /// The offer of each segment in flight, and how many of an offer's segments have not arrived.
     writes: BTreeMap<WriteId, u64>,
     left: BTreeMap<u64, usize>,
 }
@@ -126,7 +126,7 @@ impl SdrSender {
         Ok(())
     }
 
-    /// Writes what can be: messages go into receives in the order of offers.
+    /// Writes as many messages as possible. Messages fill receives in the order of offers.
     fn write(&mut self) -> Result<(), Trouble> {
         while let Some(job) = self.waiting.get(&self.next_write.0) {
             let (number, done) = self.next_write;
@@ -156,7 +156,7 @@ impl SdrSender {
             return Err(Trouble::remote("the peer sent a note of XP's over SDR"));
         };
         let first = offers.first().map_or(0, |offer| offer.number);
-        // No more than slots, so memory is bounded.
+        // There are no more of these than slots, so memory is bounded.
         if first < self.next_offer || self.early.insert(first, offers).is_some() {
             return Err(Trouble::remote("the peer offers the same memory twice"));
         }
@@ -206,25 +206,26 @@ impl SendLink for SdrSender {
     }
 }
 
-/// A segment of an offer: the offer's number and the segment's.
+/// A segment of an offer: the number of the offer and the index of the segment.
 type Piece = (u64, usize);
 
-/// An offer whose message is not there: what has come of each segment, and how much it holds.
+/// An offer whose message has not arrived: for each segment, the received length if any, and its
+/// capacity.
 struct Open {
     segments: Vec<(Option<u64>, u64)>,
 }
 
-/// The end that receives.
+/// The receiving end.
 pub(super) struct SdrReceiver {
     qp: ReliableQp,
     scheme: usize,
     ring: Mr,
-    /// Slots that hold no message.
+    /// Slots without a message.
     free: BTreeSet<usize>,
-    /// Messages that wait for a slot or for room, and the slot of each under way.
+    /// Messages that wait for a slot or for room, and the slot of each message in flight.
     outbox: VecDeque<Vec<u8>>,
     told: BTreeMap<WriteId, usize>,
-    /// Segments that wait to be posted, in order, with their memory; and those that are.
+    /// Segments that wait to be posted, in order, with their memory; then those that are posted.
     waiting: VecDeque<(Piece, Option<Part>)>,
     posted: BTreeMap<RecvId, Piece>,
     open: BTreeMap<u64, Open>,
@@ -256,7 +257,7 @@ impl SdrReceiver {
         while let Some((piece, memory)) = self.waiting.front() {
             let posted = match memory {
                 Some(part) => self.qp.recv(&part.mr, part.range.clone()),
-                // A message without bytes lands in memory of ours, and is refused if it has some.
+                // A message without bytes lands in our own memory, and is refused if it has bytes.
                 None => self.qp.recv(&self.ring, RING * SLOT..RING * SLOT + 1),
             };
             let Some(id) = if_room(posted)? else { break };
@@ -289,7 +290,7 @@ impl SdrReceiver {
         else {
             return Ok(());
         };
-        // Nothing may be missing in the middle, and nothing may have come where there is no room.
+        // No bytes may be missing in the middle, and none may have arrived where there is no room.
         let rooms = open.segments.iter().map(|(_, room)| *room);
         let shorter = lens.iter().zip(rooms.clone()).position(|(len, room)| *len < room);
         let tail = shorter.map_or(lens.len(), |at| at + 1);

@@ -1,4 +1,4 @@
-//! Ends over real queue pairs, and peers that have the key and do not keep to the protocol.
+//! Ends over real queue pairs, and peers that have the key but break the protocol.
 
 use std::sync::Arc;
 use std::thread;
@@ -23,14 +23,14 @@ fn nic(host: u8) -> OpenNic {
     OpenNic { device: Device::open(&format!("127.93.7.{host}")).unwrap() }
 }
 
-/// Both ends of a set-up connection.
+/// Both ends of a setup connection.
 fn channels() -> (Channel, Channel) {
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let ours = Connector::new().connect(listener.local_addr().unwrap()).unwrap();
     (ours, listener.accept_timeout(PATIENCE).unwrap())
 }
 
-/// A peer that writes what it likes.
+/// A peer that writes whatever it likes.
 struct Liar {
     qp: Qp,
     cq: Cq,
@@ -52,7 +52,7 @@ impl Liar {
         Liar { qp, cq, mr, _nic: nic }
     }
 
-    /// The next completion, good or not.
+    /// The next completion, successful or not.
     fn next(&self) -> Completion {
         let mut out = [Completion::default()];
         assert_eq!(self.cq.wait(&mut out, PATIENCE).unwrap(), 1, "nothing happens");
@@ -69,7 +69,7 @@ impl Liar {
         RemoteMr { addr: offers[0].addr, len: u64::MAX >> 1, rkey: offers[0].rkey }
     }
 
-    /// Writes bytes with an immediate, and says what became of it.
+    /// Writes bytes with an immediate, and returns the status.
     fn write(&self, to: RemoteMr, len: usize, imm: u32) -> WcStatus {
         self.qp.write_imm(99, &self.mr, 0..len, to, imm).unwrap();
         self.next().status
@@ -93,7 +93,7 @@ fn stage(host: u8) -> Stage {
     let mut receiver = Receiver::new(Arc::new(nic), pd, link, Peer::new(None));
     let mut memory = vec![UNTOUCHED; 3 * ROOM];
     let addr = memory.as_mut_ptr().expose_provenance();
-    // SAFETY: the vector stays until the receiver is closed or dropped, which is first.
+    // SAFETY: the vector outlives the receiver, which is closed or dropped first.
     let number = unsafe { receiver.register(addr, 3 * ROOM) }.unwrap();
     let wish = Wish { addr: addr + ROOM, len: ROOM, tag: 1, memory: number };
     let request = receiver.recv(&[wish]).unwrap().unwrap();
@@ -101,7 +101,7 @@ fn stage(host: u8) -> Stage {
 }
 
 impl Stage {
-    /// What the request answers in the end.
+    /// The final result of the request.
     fn outcome(&mut self) -> Result<usize, Trouble> {
         until(|| self.receiver.test(self.request)).map(|arrival| arrival.lens[0])
     }
@@ -161,7 +161,7 @@ fn messages_that_cannot_be_fail() {
     }
 }
 
-/// A sender whose peer offers what it has not.
+/// A sender whose peer offers memory that it does not have.
 #[test]
 fn keys_that_open_nothing_fail_the_send() {
     let (ours, theirs) = channels();
@@ -172,7 +172,7 @@ fn keys_that_open_nothing_fail_the_send() {
     let mut sender = Sender::new(Arc::new(nic), pd, link, Peer::new(None));
     let memory = [1_u8; 64];
     let addr = memory.as_ptr().expose_provenance();
-    // SAFETY: the vector stays until the sender is closed.
+    // SAFETY: the vector outlives the sender.
     let number = unsafe { sender.register(addr, 64) }.unwrap();
     let offer = message::offers(0, &[Place { tag: 1, len: 64, mr: None }], true);
     liar.qp.send_inline(99, &offer).unwrap();
@@ -185,7 +185,7 @@ fn keys_that_open_nothing_fail_the_send() {
 
 const XP: Wanted = Wanted { transport: CommTransport::Xp, traffic_class: 0 };
 
-/// A peer's end of a connection over XP, to say what it likes.
+/// A peer's end of a connection over XP, which can send anything.
 fn express_liar(host: u8, mut channel: Channel) -> (Control, Qp, OpenNic, Pd) {
     let nic = nic(host);
     let pd = nic.device.alloc_pd().unwrap();
@@ -216,7 +216,7 @@ fn notes_of_xp_that_cannot_be_fail_the_sender() {
         let mut sender = Sender::new(Arc::new(nic), pd, link, Peer::new(None));
         let memory = [1_u8; 64];
         let addr = memory.as_ptr().expose_provenance();
-        // SAFETY: the vector stays until the sender is closed.
+        // SAFETY: the vector outlives the sender.
         let number = unsafe { sender.register(addr, 64) }.unwrap();
         say(&mut liar, message::offers(0, &[Place { tag: 1, len: 64, mr: None }], true));
         let request = until(|| sender.send(addr, 64, 1, number)).unwrap();
@@ -238,7 +238,7 @@ fn notes_of_xp_that_cannot_be_fail_the_receiver() {
         let mut receiver = Receiver::new(Arc::new(nic), pd, link, Peer::new(None));
         let mut memory = vec![UNTOUCHED; ROOM];
         let addr = memory.as_mut_ptr().expose_provenance();
-        // SAFETY: the vector stays until the receiver is closed.
+        // SAFETY: the vector outlives the receiver.
         let number = unsafe { receiver.register(addr, ROOM) }.unwrap();
         let wish = Wish { addr, len: ROOM, tag: 1, memory: number };
         let request = receiver.recv(&[wish]).unwrap().unwrap();
@@ -249,8 +249,8 @@ fn notes_of_xp_that_cannot_be_fail_the_receiver() {
     }
 }
 
-/// A message of which no packet comes is asked for as a whole, once its sender says that it was
-/// sent.
+/// If no packet of a message arrives, the whole message is requested once its sender reports that
+/// it was sent.
 #[test]
 fn a_message_that_is_lost_as_a_whole_is_repaired() {
     let (mut channel, theirs) = channels();
@@ -261,11 +261,11 @@ fn a_message_that_is_lost_as_a_whole_is_repaired() {
     let mut receiver = Receiver::new(Arc::new(nic), pd, link, Peer::new(None));
     let mut memory = vec![UNTOUCHED; ROOM];
     let addr = memory.as_mut_ptr().expose_provenance();
-    // SAFETY: the vector stays until the receiver is closed.
+    // SAFETY: the vector outlives the receiver.
     let number = unsafe { receiver.register(addr, ROOM) }.unwrap();
     let wish = Wish { addr, len: ROOM, tag: 1, memory: number };
     let request = receiver.recv(&[wish]).unwrap().unwrap();
-    // The sender says that all 600 bytes have left, and nothing comes.
+    // The sender reports that all 600 bytes were sent, and nothing arrives.
     say(&mut other, message::sent(0, 600));
     let mut said = Vec::new();
     let asked = until(|| {
@@ -294,7 +294,7 @@ fn a_message_that_is_lost_as_a_whole_is_repaired() {
     assert!(memory[600..].iter().all(|byte| *byte == UNTOUCHED));
 }
 
-/// Calls until there is something, or an error.
+/// Calls until there is a result or an error.
 fn until<T>(mut call: impl FnMut() -> Result<Option<T>, Trouble>) -> Result<T, Trouble> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {

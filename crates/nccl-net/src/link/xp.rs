@@ -1,10 +1,10 @@
-//! Data by XP, which repeats nothing: what is lost is asked for, and comes again over RC.
+//! Data over XP, which retransmits nothing: missing ranges are requested, and resent over RC.
 //!
-//! The sender writes into what was offered, with the offer's number as immediate, and says over RC
-//! when all packets have left. The receiver knows from XP what is missing of a message whose end
-//! has come; of one whose end is lost it asks for everything, a while after the sender has said
-//! that it is sent. Either way it says when all is there. A packet that comes after that finds no
-//! key to write by.
+//! The sender writes into offered memory, with the offer's number as the immediate, and reports
+//! over RC when all packets have been sent. If the end of a message has arrived, the receiver knows
+//! from XP which ranges are missing. If the end is lost, the receiver requests the whole message, a
+//! while after the sender has reported that it was sent. In both cases it reports when everything
+//! has arrived. Packets that arrive after that find no valid key.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,17 +23,17 @@ use crate::comm::{MAX_BYTES, MAX_OFFERS};
 use crate::devices::OpenNic;
 use crate::status::Trouble;
 
-/// Messages that may overlap: XP's widest window.
+/// Number of messages that may overlap: XP's largest window.
 const WINDOW: u8 = 16;
-/// Requests of either kind that an XP queue pair holds. Receives of messages that were lost as a
-/// whole stay until so many later ones have begun.
+/// Maximum number of requests of each kind in an XP queue pair. The receive of a message that was
+/// lost entirely stays until `WINDOW` later ones have started.
 const DEPTH: usize = MAX_OFFERS + WINDOW as usize;
-/// How long fragments may be overtaken by the last one.
+/// How long fragments may arrive after the last one.
 const REORDER_NS: u64 = 500_000;
-/// How long packets may take longer than what says that they have left.
+/// How much later packets may arrive than the report that they were sent.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// Makes and connects both queue pairs.
+/// Creates and connects both queue pairs.
 pub(super) fn connect(
     nic: &OpenNic,
     pd: &Pd,
@@ -53,11 +53,11 @@ pub(super) fn connect(
     Ok((control, qp))
 }
 
-/// The end that sends.
+/// The sending end.
 pub(super) struct XpSender {
     control: Control,
     qp: Qp,
-    /// Messages that the receiver does not have yet, and whether a repair is under way.
+    /// Messages that the receiver does not have yet, and whether a repair is in progress.
     jobs: BTreeMap<u64, (Job, bool)>,
 }
 
@@ -107,7 +107,7 @@ impl SendLink for XpSender {
                 } else if kind == Kind::Express as u8
                     && let Some((job, _)) = job
                 {
-                    // The receiver may have it by now, and have said so.
+                    // The receiver may already have it, and may have said so.
                     control.post(Post::Message(message::sent(number, job.len() as u64)))?;
                 }
                 Ok(())
@@ -117,7 +117,7 @@ impl SendLink for XpSender {
     }
 }
 
-/// Sends what is missing of a message, and its number behind it.
+/// Sends the missing ranges of a message, followed by its number.
 fn send_repair(
     control: &mut Control,
     jobs: &mut BTreeMap<u64, (Job, bool)>,
@@ -139,26 +139,26 @@ fn send_repair(
         let range = range.start as usize..range.end as usize;
         control.post(write(job, wr_id(Kind::Beside, 0), range, None)?)?;
     }
-    // Writes keep their order: when this is there, all of them are.
+    // Writes stay in order: when this one arrives, all of them have.
     control.post(write(job, wr_id(Kind::Repair, number), 0..0, Some(number as u32))?)
 }
 
-/// An offer whose message is not there.
+/// An offer whose message has not arrived.
 struct Open {
     len: u64,
-    /// What its sender says is its length, and when it said that it has left.
+    /// The length that its sender reported, and when it reported that the message was sent.
     sent: Option<(u64, Instant)>,
-    /// The length of the message, if what is missing was asked for.
+    /// The length of the message, if missing ranges have been requested.
     repairing: Option<u64>,
 }
 
-/// The end that receives.
+/// The receiving end.
 pub(super) struct XpReceiver {
     control: Control,
     qp: Qp,
     next: u64,
     open: BTreeMap<u64, Open>,
-    /// Receives posted over XP so far, and those for which there was no room.
+    /// Number of receives posted over XP so far, and of those that had no room.
     receives: u64,
     owed: u64,
 }
@@ -174,8 +174,8 @@ impl XpReceiver {
         Ok(XpReceiver { control, qp, next: 0, open: BTreeMap::new(), receives: 0, owed: 0 })
     }
 
-    /// Posts one receive for each offer, whichever its message is. Where all messages are lost
-    /// nothing ends them, and there is no room until something comes through.
+    /// Posts one receive for each offer, whichever message it will take. If all messages are lost,
+    /// nothing ends the receives, and there is no room until a message arrives.
     fn post_receives(&mut self) -> Result<(), Trouble> {
         while self.owed > 0 {
             let receive = wr_id(Kind::ExpressRecv, self.receives);
@@ -198,10 +198,11 @@ impl XpReceiver {
             EndMark::Whole => None,
             _ => self.loss_of(completion.wr_id)?,
         };
-        // Without an immediate nothing of the message has come: its sender says that it was sent.
+        // Without an immediate nothing of the message has arrived. Its sender will report that it
+        // was sent.
         let Some(imm) = completion.imm else { return Ok(()) };
         let number = widen(imm, self.next);
-        // One that was repaired as a whole may end late.
+        // The receive of a message that was repaired entirely may end late.
         let Some(open) = self.open.get_mut(&number).filter(|open| open.repairing.is_none()) else {
             return Ok(());
         };
@@ -218,7 +219,7 @@ impl XpReceiver {
         self.ask(number, len, missing)
     }
 
-    /// What is missing of the receive with this number of a work request.
+    /// The missing ranges of the receive with this work request number.
     fn loss_of(&self, wr_id: u64) -> Result<Option<LossRecord>, Trouble> {
         while let Some(record) = self.qp.take_loss()? {
             if record.wr_id == wr_id {
@@ -228,7 +229,7 @@ impl XpReceiver {
         Ok(None)
     }
 
-    /// Asks for ranges of a message; for all of it if they are too many to name.
+    /// Requests ranges of a message, or all of it if there are too many ranges to list.
     fn ask(&mut self, number: u64, len: u32, ranges: Vec<Range<u32>>) -> Result<(), Trouble> {
         let whole = 0..len;
         let ranges = match ranges.len() {
@@ -275,7 +276,7 @@ impl XpReceiver {
         }
     }
 
-    /// Asks for messages of which too little has come to know what is missing.
+    /// Requests messages of which too little has arrived to know what is missing.
     fn ask_overdue(&mut self) -> Result<(), Trouble> {
         let due = |(number, open): (&u64, &Open)| match (open.sent, open.repairing) {
             (Some((len, at)), None) if at.elapsed() >= GRACE => Some((*number, len)),

@@ -1,4 +1,4 @@
-//! Ends that connect. NCCL asks for the same connection until it is there.
+//! The connecting end. NCCL asks for the same connection until it is established.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -18,21 +18,21 @@ use crate::devices;
 use crate::objects::{self, Object};
 use crate::status::Trouble;
 
-/// Connections that may be on their way at a time.
+/// Maximum number of connections being set up at a time.
 const MAX_PENDING: usize = 4096;
 
-/// A connection on its way.
+/// A connection being set up.
 struct Pending {
     result: Results<Result<SendEnd, Trouble>>,
     since: Instant,
 }
 
-/// By device and by the key of the handle, which no other connection has.
+/// The device, and the key of the handle, which is unique to the connection.
 type Way = (c_int, [u8; KEY_BYTES]);
 
 static PENDING: Mutex<BTreeMap<Way, Pending>> = Mutex::new(BTreeMap::new());
 
-/// Connects to who has made the handle; `None` as long as it takes.
+/// Connects to the end that made the handle; `None` until the connection is established.
 pub(crate) fn connect(
     dev: c_int,
     bytes: &[u8; HANDLE_BYTES],
@@ -41,7 +41,7 @@ pub(crate) fn connect(
     let (config, handle) = (Config::get()?, Handle::parse(bytes)?);
     let way = (dev, handle.key);
     let mut pending = PENDING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Who never asks again has given up.
+    // A caller that does not ask again has given up.
     pending.retain(|known, one| *known == way || one.since.elapsed() < 2 * config.setup_timeout);
     let Some(one) = pending.get(&way) else {
         if pending.len() >= MAX_PENDING {
@@ -72,12 +72,12 @@ fn start(
     let (told, result) = channel();
     let steps = move || {
         let end = super::caught(|| {
-            // What does not answer there is the peer's.
+            // If nothing answers there, the peer is at fault.
             let channel = Connector::new().with_timeout(timeout).connect(handle.addr);
             let channel = channel.map_err(|e| Trouble::remote(e.to_string()))?;
             connect_to(nic, &handle, traffic_class, channel)
         });
-        // Who has given up hears nothing.
+        // A caller that has given up is not told.
         let _ = told.send(end);
     };
     let thread = thread::Builder::new().name("bowline-connect".to_owned()).spawn(steps);

@@ -1,10 +1,10 @@
-//! What an end that listens tells the other through NCCL.
+//! What a listening end tells the other end through NCCL.
 //!
 //! ```text
 //! "BLNC", version (1), transport (1), flags (1: sealed), 0, port (2), 0 (2),
 //! address (16), key (32)
 //! ```
-//! IPv4 addresses are mapped into IPv6. Nobody learns the key but through NCCL's own connections.
+//! IPv4 addresses are mapped into IPv6. The key travels only over NCCL's own connections.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -14,16 +14,16 @@ use crate::abi::HANDLE_BYTES;
 use crate::status::Trouble;
 
 const MAGIC: &[u8; 4] = b"BLNC";
-/// Of everything that the ends say to each other.
+/// Version of everything that the ends send each other.
 const VERSION: u8 = 1;
 const SEALED: u8 = 1;
 const ADDR_AT: usize = 12;
 const KEY_AT: usize = 28;
 const LEN: usize = KEY_AT + KEY_BYTES;
-/// Bytes of the key.
+/// Length of the key in bytes.
 pub(super) const KEY_BYTES: usize = 32;
 
-/// Where an end listens, and what it takes to be let in.
+/// Where an end listens, and the key that it requires.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Handle {
     pub(super) addr: SocketAddr,

@@ -1,4 +1,4 @@
-//! An end that listens, and lets in who has the key.
+//! The listening end. It accepts only peers that have the key.
 
 use std::ffi::{c_int, c_void};
 use std::sync::mpsc::{Receiver as Results, Sender as Told, channel};
@@ -17,10 +17,10 @@ use crate::log;
 use crate::objects::{self, Object};
 use crate::status::Trouble;
 
-/// Connections that may be on their way in at a time. Others wait in the kernel.
+/// Maximum number of incoming connections being set up at a time. Others wait in the kernel.
 const MAX_INCOMING: usize = 16;
 
-/// An end that listens.
+/// A listening end.
 pub(crate) struct Listening {
     nic: &'static Nic,
     listener: Listener,
@@ -32,7 +32,7 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Listens at a device's address; returns what the other end needs to know as well.
+    /// Listens on a device's address. Also returns the handle for the other end.
     pub(crate) fn start(dev: c_int) -> Result<(Listening, [u8; HANDLE_BYTES]), Trouble> {
         let (config, nic) = (Config::get()?, devices::get(dev)?);
         let listener = Listener::bind((nic.addr(), 0))?.with_timeout(config.setup_timeout);
@@ -46,7 +46,7 @@ impl Listening {
         Ok((listening, bytes))
     }
 
-    /// The next connection, if there is one now.
+    /// The next connection, if one is ready.
     pub(crate) fn accept(&mut self) -> Result<Option<*mut c_void>, Trouble> {
         while self.incoming < MAX_INCOMING {
             match self.listener.accept_timeout(Duration::ZERO) {
@@ -55,7 +55,7 @@ impl Listening {
                 Err(Error::System { what, source }) if is_exhausted(&source) => {
                     return Err(Trouble::system(format!("cannot {what}: {source}")));
                 }
-                // Somebody who has hung up meanwhile.
+                // The peer has hung up meanwhile.
                 Err(error) => {
                     log::info(&format!("not accepted: {error}"));
                     break;
@@ -69,7 +69,7 @@ impl Listening {
                     let receiver = Receiver::new(end.nic, end.pd, end.link, end.peer);
                     return Ok(Some(objects::add(Object::Recv(receiver.into()))));
                 }
-                // Strangers may knock: who was to come is still waited for.
+                // Strangers may try to connect: keep waiting for the right peer.
                 Err(trouble) => log::info(&format!("not accepted: {}", trouble.message)),
             }
         }
@@ -80,7 +80,7 @@ impl Listening {
         let (nic, handle, timeout) = (self.nic, self.handle.clone(), self.timeout);
         let told = self.told.clone();
         let steps = move || {
-            // If nobody listens any more, the connection ends here.
+            // If no thread listens any more, the connection ends here.
             let _ = told.send(super::caught(|| accept_from(nic, &handle, timeout, channel)));
         };
         let thread = thread::Builder::new().name("bowline-accept".to_owned()).spawn(steps);
@@ -90,7 +90,7 @@ impl Listening {
     }
 }
 
-/// Whether the system has nothing more to give, which waiting does not change.
+/// Whether the system has run out of a resource, which waiting does not change.
 fn is_exhausted(error: &std::io::Error) -> bool {
     let lacking = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
     error.raw_os_error().is_some_and(|code| lacking.contains(&code))

@@ -1,8 +1,7 @@
-//! How two ends find each other: a handle that NCCL carries, a TCP connection, a proof, queue
-//! pairs.
+//! Connection setup: a handle that NCCL carries, a TCP connection, a proof, queue pairs.
 //!
-//! NCCL polls: its calls return at once, and threads go through the steps. A thread lasts no longer
-//! than the time that a connection may take to set up.
+//! NCCL polls: its calls return at once, and threads run the steps. A thread lasts at most as long
+//! as the setup of a connection may take.
 
 mod connecting;
 mod handle;
@@ -26,7 +25,7 @@ pub(crate) use listening::Listening;
 
 use handle::Handle;
 
-/// What an end is made of when the steps are through.
+/// The parts of an end, once all steps have succeeded.
 struct End<L: ?Sized> {
     nic: Arc<OpenNic>,
     pd: Pd,
@@ -37,7 +36,7 @@ struct End<L: ?Sized> {
 type SendEnd = End<dyn SendLink>;
 type RecvEnd = End<dyn RecvLink>;
 
-/// The steps of the end that connects, which sends.
+/// The steps of the connecting end, which sends.
 fn connect_to(
     nic: &Nic,
     handle: &Handle,
@@ -52,7 +51,7 @@ fn connect_to(
     Ok(End { nic, pd, link, peer })
 }
 
-/// The steps of the end that accepts, which receives.
+/// The steps of the accepting end, which receives.
 fn accept_from(
     nic: &Nic,
     handle: &Handle,
@@ -67,14 +66,15 @@ fn accept_from(
     Ok(End { nic, pd, link, peer })
 }
 
-/// Waits until both ends are ready. From then on the set-up connection only shows who is there.
+/// Waits until both ends are ready. From then on the setup connection only shows whether the peer
+/// is alive.
 fn settle(mut channel: Channel) -> Result<Peer, Trouble> {
     channel.barrier()?;
     channel.keep_alive()?;
     Ok(Peer::new(Some(channel)))
 }
 
-/// Runs the steps of a thread; a panic in them fails the connection.
+/// Runs the steps of a thread. A panic in them fails the connection.
 fn caught<T>(steps: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
     catch_unwind(AssertUnwindSafe(steps)).unwrap_or_else(|_| {
         Err(Trouble::new(abi::INTERNAL_ERROR, "setting up a connection failed inside Bowline"))

@@ -1,8 +1,8 @@
-//! Who may connect: who has the key of the handle.
+//! Authentication: only peers that have the key of the handle may connect.
 //!
-//! The end that accepts begins with a nonce. The other answers with one of its own and a keyed hash
-//! of both, and gets such a hash back. So either knows that the other has the key, which is never
-//! sent, and nobody can use what was overheard for another connection.
+//! The accepting end starts with a nonce. The other end answers with a nonce of its own and a keyed
+//! hash of both, and gets such a hash back. So each end knows that the other has the key, which is
+//! never sent, and an eavesdropper cannot reuse what it saw for another connection.
 //!
 //! ```text
 //! challenge  "BLNC", nonce (32)
@@ -22,21 +22,21 @@ use crate::status::Trouble;
 const MAGIC: &[u8; 4] = b"BLNC";
 const NONCE: usize = 32;
 const HASH: usize = blake3::OUT_LEN;
-/// How long somebody may take who has not shown that it has the key.
+/// Time limit for a peer that has not proved that it has the key.
 const STRANGER: Duration = Duration::from_secs(5);
 
-/// A keyed hash of what one end proves.
+/// A keyed hash over the data that one end proves.
 fn prove(key: &[u8; KEY_BYTES], role: &[u8; 1], pieces: [&[u8]; 3]) -> Hash {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(role);
-    // Each piece has a length of its own that is always the same.
+    // Each piece has a fixed length, so the concatenation is unambiguous.
     for piece in pieces {
         hasher.update(piece);
     }
     hasher.finalize()
 }
 
-/// At the end that connected.
+/// The connecting end.
 pub(super) fn connect(
     channel: &mut Channel,
     handle: &Handle,
@@ -55,7 +55,7 @@ pub(super) fn connect(
     seal(channel, handle, SealRole::Initiator)
 }
 
-/// At the end that accepted. Returns the traffic class that the other asks for.
+/// The accepting end. Returns the traffic class that the other end asks for.
 pub(super) fn accept(
     channel: &mut Channel,
     handle: &Handle,
@@ -77,7 +77,7 @@ pub(super) fn accept(
     Ok(class[0])
 }
 
-/// In constant time.
+/// Compares in constant time.
 fn check(hash: &[u8], due: Hash) -> Result<(), Trouble> {
     match <[u8; HASH]>::try_from(hash) {
         Ok(hash) if Hash::from_bytes(hash) == due => Ok(()),
@@ -85,7 +85,7 @@ fn check(hash: &[u8], due: Hash) -> Result<(), Trouble> {
     }
 }
 
-/// Seals the queue pairs that are connected from now on, if the handle says so.
+/// Seals all queue pairs that are connected from now on, if the handle asks for it.
 fn seal(channel: &mut Channel, handle: &Handle, role: SealRole) -> Result<(), Trouble> {
     if !handle.seal {
         return Ok(());
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// What both ends make of keys.
+    /// The results at both ends, for their keys and settings.
     fn meet(keys: [u8; 2], seal: [bool; 2]) -> [Result<(), Trouble>; 2] {
         let listener = Listener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();

@@ -1,39 +1,39 @@
-//! The lock of the data path. Taking it also shows whose it is, so that one atomic instruction
-//! finds an object and locks it.
+//! The lock of the data path. Taking it also identifies its object, so that one atomic instruction
+//! both finds an object and locks it.
 //!
-//! The word of a gate is the address of its object while the gate is free, and another address
-//! while somebody is inside. The data path enters by exchanging one for the other
-//! ([`Gate::enter`]), and gives back what `free` says. Everybody else takes [`Gate::lock`].
-//! With [`SLOW`] in `free` the data path finds an address that it does not expect, and keeps out:
-//! because there is more to do than usual, or because somebody waits.
+//! The word of a gate holds the address of its object while the gate is free, and another address
+//! while a thread is inside. The data path enters by exchanging the one for the other
+//! ([`Gate::enter`]), and stores the value of `free` when it leaves. All others use [`Gate::lock`].
+//! If `free` has [`SLOW`] set, the data path finds an unexpected address and does not enter: either
+//! there is more to do than usual, or another thread waits.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// Turns before a waiter lets others have the core.
+/// Spins before a waiter yields the core.
 const SPINS: u32 = 100;
 
-/// Turns that a thread gives way to those that wait.
+/// Maximum number of yields to threads that wait.
 const MAX_YIELDS: u32 = 200;
 
-/// Not for the data path. Objects of providers are at even addresses.
+/// Keeps the data path out. Providers' objects have even addresses.
 const SLOW: usize = 2;
 
-/// Of an object that was destroyed: the address of none.
+/// For a destroyed object: the address of no object.
 const RETIRED: usize = 4;
 
-/// A lock without contents: what it guards is beside it.
+/// A lock without contents: the data it protects is stored beside it.
 #[repr(C)]
 pub(crate) struct Gate {
     word: AtomicUsize,
-    /// What the word becomes when the gate is given back.
+    /// The value of the word when the gate is left.
     free: AtomicUsize,
     object: AtomicUsize,
     waiters: AtomicU32,
-    /// Written by who is inside.
+    /// Written only inside the gate.
     slow: AtomicBool,
 }
 
-/// Gives the gate back when dropped.
+/// Leaves the gate when dropped.
 pub(crate) struct GateGuard<'a>(&'a Gate);
 
 impl Gate {
@@ -47,8 +47,8 @@ impl Gate {
         }
     }
 
-    /// Enters if the gate is this object's, free, and not slow. `mark` is an address of anything
-    /// but an object, which is found by [`Gate::mark`] until the gate is left.
+    /// Enters if the gate belongs to this object and is free and not slow. `mark` is any address
+    /// that is not an object's; [`Gate::mark`] returns it until the gate is left.
     #[inline(always)]
     pub(crate) fn enter(&self, object: usize, mark: usize) -> bool {
         self.word.compare_exchange(object, mark, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -65,7 +65,7 @@ impl Gate {
         self.word.store(self.free.load(Ordering::Relaxed), Ordering::Release);
     }
 
-    /// Goes on as who has locked it, after [`Gate::enter`] and instead of [`Gate::leave`].
+    /// Turns an [`Gate::enter`] into a lock guard, instead of [`Gate::leave`].
     pub(crate) fn adopt(&self) -> GateGuard<'_> {
         GateGuard(self)
     }
@@ -88,7 +88,8 @@ impl Gate {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut turns = 0;
         while !self.take() {
-            // Who is inside by `enter` does not know of waiters, and gives back what is here.
+            // A thread that came in by `enter` does not know about waiters, and stores this value
+            // when it leaves.
             self.free.store(self.object.load(Ordering::Relaxed) | SLOW, Ordering::Relaxed);
             turns += 1;
             if turns < SPINS { core::hint::spin_loop() } else { std::thread::yield_now() }
@@ -96,7 +97,7 @@ impl Gate {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Lets others have the gate first: for a thread that takes it again and again.
+    /// Lets others have the gate first, for a thread that takes it repeatedly.
     pub(crate) fn give_way(&self) {
         for _ in 0..MAX_YIELDS {
             if self.waiters.load(Ordering::Relaxed) == 0 {
@@ -106,24 +107,24 @@ impl Gate {
         }
     }
 
-    /// Whether it is this object's.
+    /// Whether the gate belongs to this object.
     pub(crate) fn is_of(&self, object: usize) -> bool {
         self.object.load(Ordering::Relaxed) == object
     }
 }
 
 impl GateGuard<'_> {
-    /// Makes it the gate of an object.
+    /// Assigns the gate to an object.
     pub(crate) fn open(&self, object: usize) {
         self.0.object.store(object, Ordering::Relaxed);
     }
 
-    /// Its object is destroyed. Another one may come to be at the same address.
+    /// Its object is destroyed. Another one may be created at the same address.
     pub(crate) fn retire(&self) {
         self.0.object.store(RETIRED, Ordering::Relaxed);
     }
 
-    /// Whether the data path keeps out from now on.
+    /// Whether to keep the data path out from now on.
     pub(crate) fn set_slow(&self, slow: bool) {
         self.0.slow.store(slow, Ordering::Relaxed);
     }

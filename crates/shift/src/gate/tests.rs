@@ -1,4 +1,4 @@
-//! One is inside at a time, whichever way it came, and nobody is forgotten.
+//! Only one thread is inside at a time, however it entered, and no thread is forgotten.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -32,8 +32,8 @@ fn the_data_path_enters_the_gate_of_its_object_alone() {
     assert!(!gate.enter(OBJECT, MARK), "its object is destroyed");
 }
 
-/// Threads that enter, threads that lock, and one that makes it slow now and then, with a counter
-/// that is no atomic to anybody.
+/// Threads that enter, threads that lock, and one that makes the gate slow now and then. They share
+/// a counter that is incremented non-atomically.
 #[test]
 fn nobody_is_inside_beside_another() {
     const TURNS: u64 = 20_000;
@@ -70,14 +70,14 @@ fn nobody_is_inside_beside_another() {
     assert!(gate.enter(OBJECT, MARK), "the data path is not kept out for ever");
 }
 
-/// All that a gate is, and where three threads are, for a search of every order of their steps.
+/// The complete state of a gate and of three threads, for a search through all interleavings.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct World {
     word: u8,
     free: u8,
     waiters: u8,
     slow: bool,
-    /// Where a thread is, what it has read, and how many turns it has left.
+    /// The position of each thread, the value it has read, and how many turns it has left.
     threads: [(u8, u8, u8); 3],
 }
 
@@ -85,8 +85,8 @@ const FREE: u8 = 0;
 const FREE_SLOW: u8 = 1;
 const TAKEN: u8 = 2;
 
-/// The next step of a thread of the data path: 0 outside, 1 inside, 2 `free` is read. Kept out, it
-/// goes on as one that locks.
+/// The next step of a data-path thread: 0 outside, 1 inside, 2 `free` is read. If it cannot enter,
+/// it continues like a thread that locks.
 fn data_step(world: &mut World, who: usize) {
     let (at, read, turns) = world.threads[who];
     world.threads[who] = match at {
@@ -105,7 +105,7 @@ fn data_step(world: &mut World, who: usize) {
 }
 
 /// The next step of a thread that locks: 10 looks, 11 exchanges, 12 and 13 wait, 14 is inside, 15
-/// and 16 give it back.
+/// and 16 leave.
 fn lock_step(world: &mut World, who: usize) {
     let (at, read, turns) = world.threads[who];
     let exchange = |world: &mut World, else_at| {
@@ -138,7 +138,7 @@ fn lock_step(world: &mut World, who: usize) {
             (12, 0, turns)
         }
         14 => {
-            // The third thread makes it slow, and the next time not.
+            // The third thread alternately makes the gate slow and fast.
             if who == 2 {
                 world.slow = turns % 2 == 0;
             }

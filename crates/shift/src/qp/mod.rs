@@ -1,4 +1,4 @@
-//! Queue pairs: what is remembered of them, and how they change devices.
+//! Queue pairs: what is recorded about them, and how they change devices.
 
 mod moving;
 mod post;
@@ -36,34 +36,36 @@ pub(crate) type PostSend =
 pub(crate) type PostRecv =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// Failures as the header numbers them.
+/// Status codes as in the header.
 const LOC_QP_OP_ERR: c_uint = 2;
 const WR_FLUSH_ERR: c_uint = 5;
 const RETRY_EXC_ERR: c_uint = 12;
 const FATAL_ERR: c_uint = 19;
 const RESP_TIMEOUT_ERR: c_uint = 20;
 
-/// A queue pair of the program's, with its counterpart on the second device.
+/// A queue pair of the program, with its counterpart on the second device.
 pub(crate) struct Qp {
-    /// With the lock of the rest.
+    /// Contains the lock for the rest.
     seat: Held<QpSeat>,
-    /// Under the lock.
+    /// Protected by the lock.
     state: UnsafeCell<State>,
     raw: [AtomicPtr<ibv_qp>; 2],
     qpns: [AtomicU32; 2],
-    /// Requests with a completion, and receives, that have completed well, besides those that
-    /// their completion queue has counted by itself. Written under the lock of that.
+    /// Number of signaled sends, and of receives, that have completed successfully, besides those
+    /// that their completion queue has counted itself. Written under the lock of that queue.
     done: [AtomicU64; 2],
     home: AtomicU8,
-    /// Nothing is carried out: what is posted is remembered, and failures are not the program's.
+    /// Nothing is executed: posted requests are only recorded, and failures are kept from the
+    /// program.
     held: AtomicBool,
-    /// The program was told of a failure: it has its provider's queue pair for itself.
+    /// The program has been told of a failure, and uses its provider's queue pair directly.
     failed: AtomicBool,
-    /// A failed path holds it.
+    /// If the path fails, hold the queue pair.
     guarded: AtomicBool,
-    /// Failures that the program was not told of.
+    /// Number of failures that were kept from the program.
     dropped: AtomicU64,
-    /// The request by whose failure the program knows, where its provider's queue pair does not.
+    /// The request whose failure the program has seen, while its provider's queue pair has not
+    /// failed.
     culprit: Mutex<Option<u64>>,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
@@ -74,49 +76,49 @@ pub(crate) struct Qp {
 struct State {
     sends: SendRing,
     recvs: RecvRing,
-    /// Posting is more than to remember and to call the provider.
+    /// Posting takes more than recording the request and calling the provider.
     slow_sends: bool,
     slow_recvs: bool,
-    /// Sends are remembered, and not handed on.
+    /// Sends are recorded, but not passed to the device.
     withheld: bool,
-    /// Sends are withheld behind the next one with a completion.
+    /// Withhold sends after the next signaled one.
     fence_wanted: bool,
-    /// From which on sends are withheld by a fence.
+    /// The first send that is withheld by a fence.
     fence_at: u64,
-    /// A key is not known yet that a request needs on the second device.
+    /// A request needs a key on the second device that is not known yet.
     starved: bool,
-    /// Sends and receives that the device where the connection is has had.
+    /// How many sends and receives have been passed to the device that the connection is on.
     sends_given: u64,
     recvs_given: u64,
 }
 
-/// How the program has set the queue pair up, and where its peer is.
+/// How the program has set up the queue pair, and its peer.
 #[derive(Default)]
 pub(crate) struct Attrs {
     pub(crate) init: Option<InitAttrs>,
     pub(crate) rtr: Option<RecvAttrs>,
     pub(crate) rts: Option<SendAttrs>,
-    /// The peer as the program knows it.
+    /// The peer, as the program knows it.
     pub(crate) peer: Option<(IpAddr, Qpn)>,
-    /// Where the keys of the peer's memory on its second device are found.
+    /// Where to find the keys of the peer's memory on its second device.
     pub(crate) peer_keys: Option<PeerKeys>,
-    /// How many of the keys that requests have named were asked for.
+    /// How many of the keys that requests have used were looked up.
     pub(crate) keys_asked: usize,
-    /// Its counterpart on the second device.
+    /// The peer's counterpart on the second device.
     pub(crate) spare_peer: Option<(IpAddr, Qpn)>,
 }
 
 /// The keys of a peer's memory on its second device.
 #[derive(Clone, Copy)]
 pub(crate) enum PeerKeys {
-    /// Those of the first: it is a soft NIC.
+    /// The same as on the first: the peer is a soft NIC.
     Same,
-    /// In the store, under the address of the first.
+    /// In the store, under the address of the peer's first device.
     Of(IpAddr),
 }
 
-/// What a queue pair needs to be initialised: as there is one of each for every queue pair, not the
-/// whole of the verbs' structure.
+/// The attributes for initialising a queue pair. Every queue pair keeps these, so they are not the
+/// whole verbs structure.
 #[derive(Clone, Copy)]
 pub(crate) struct InitAttrs {
     access: c_uint,
@@ -144,7 +146,7 @@ impl InitAttrs {
     }
 }
 
-/// The same for becoming ready to receive.
+/// The same for the transition to ready-to-receive.
 #[derive(Clone, Copy)]
 pub(crate) struct RecvAttrs {
     pub(crate) route: ibv_ah_attr,
@@ -197,7 +199,7 @@ impl RecvAttrs {
     }
 }
 
-/// The same for becoming ready to send.
+/// The same for the transition to ready-to-send.
 #[derive(Clone, Copy)]
 pub(crate) struct SendAttrs {
     timeout: u8,
@@ -244,22 +246,22 @@ pub(crate) struct Left {
     pub(crate) received: u64,
     pub(crate) outstanding: u64,
     pub(crate) progress: u64,
-    /// Something is outstanding that must not be repeated, or cannot be elsewhere.
+    /// A request is outstanding that must not be repeated, or cannot run elsewhere.
     pub(crate) has_atomic: bool,
     pub(crate) psn: Psn,
-    /// It is not to be set up where it goes: it is about to end.
+    /// Do not set it up on the other device: it is about to be destroyed.
     pub(crate) ends: bool,
 }
 
-/// Why a request did not reach a device.
+/// Why a request was not passed to a device.
 enum Refused {
-    /// A key is not known there yet.
+    /// A key on that device is not known yet.
     Starved,
     /// The provider's errno.
     Errno(c_int),
 }
 
-/// A queue pair that is locked.
+/// A locked queue pair.
 struct Locked<'a> {
     qp: &'a Qp,
     inside: GateGuard<'a>,
@@ -272,7 +274,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-// SAFETY: verbs objects may be used from any thread; `state` is only touched under the lock.
+// SAFETY: verbs objects may be used from any thread; `state` is accessed only under the lock.
 unsafe impl Send for Qp {}
 // SAFETY: as above.
 unsafe impl Sync for Qp {}
@@ -290,7 +292,7 @@ impl Qp {
         seat.set_provider(provider.post_send, provider.post_recv);
         let (max_sends, signals_all) = (init.cap.max_send_wr, init.sq_sig_all != 0);
         let state = State {
-            // SAFETY: the seat is given back after the rings, and its lock is theirs.
+            // SAFETY: the seat is freed after the rings, and its lock protects them.
             sends: unsafe { SendRing::new(max_sends, signals_all, seat.sends()) },
             // SAFETY: as above.
             recvs: unsafe { RecvRing::new(init.cap.max_recv_wr, seat.recvs()) },
@@ -303,7 +305,7 @@ impl Qp {
             sends_given: 0,
             recvs_given: 0,
         };
-        // SAFETY: a queue pair that was just made.
+        // SAFETY: a queue pair that was just created.
         let qpn = unsafe { (*raw).qp_num };
         Qp {
             seat,
@@ -328,14 +330,14 @@ impl Qp {
         self.locked(self.seat.gate.lock())
     }
 
-    /// As [`Qp::lock`], by who is inside its gate.
+    /// Like [`Qp::lock`], for a thread that is already inside the gate.
     fn locked<'a>(&'a self, inside: GateGuard<'a>) -> Locked<'a> {
         Locked { qp: self, inside }
     }
 
     #[expect(clippy::mut_from_ref, reason = "the guard shows that nobody else has it")]
     fn state<'a>(&'a self, _locked: &'a Locked<'_>) -> &'a mut State {
-        // SAFETY: whoever has the guard of this lock is alone with it.
+        // SAFETY: the guard of this lock gives exclusive access.
         unsafe { &mut *self.state.get() }
     }
 
@@ -351,9 +353,9 @@ impl Qp {
         self.raw[rail.index()].load(Ordering::Acquire)
     }
 
-    /// It has a counterpart on the second device.
+    /// Sets its counterpart on the second device.
     pub(crate) fn set_spare(&self, raw: *mut ibv_qp) {
-        // SAFETY: a queue pair that was just made, or none.
+        // SAFETY: null, or a queue pair that was just created.
         let qpn = unsafe { raw.as_ref() }.map_or(u32::MAX, |qp| qp.qp_num);
         self.qpns[1].store(qpn, Ordering::Relaxed);
         self.raw[1].store(raw, Ordering::Release);
@@ -367,7 +369,7 @@ impl Qp {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Whether nothing is to be done but what its provider does.
+    /// Whether it is on its own device and not held, so that the provider handles everything.
     pub(crate) fn is_home(&self) -> bool {
         !self.is_held() && self.home() == Rail::Default
     }
@@ -380,7 +382,7 @@ impl Qp {
         self.guarded.store(guarded, Ordering::Release);
     }
 
-    /// Begins anew, as the program has reset it.
+    /// Starts over, after the program has reset it.
     pub(crate) fn begin_anew(&self) {
         let locked = self.lock();
         let state = self.state(&locked);
@@ -409,14 +411,14 @@ impl Qp {
         self.done[1].load(Ordering::Relaxed) + self.recv_cq.counted(self, 1)
     }
 
-    /// Keys of the peer's memory that its requests have named, without the first `from`.
+    /// The peer's memory keys that its requests have used, except for the first `from`.
     pub(crate) fn rkeys_from(&self, from: usize) -> Vec<u32> {
         let locked = self.lock();
         self.state(&locked).sends.rkeys().get(from..).unwrap_or_default().to_vec()
     }
 
-    /// A request has completed well: whether the program is to hear of it. Under the completion
-    /// queue's lock.
+    /// A request has completed successfully. Returns whether to tell the program. Called under the
+    /// completion queue's lock.
     pub(crate) fn succeeded(&self, rail: Rail, wc: &mut ibv_wc) -> bool {
         if self.home() != rail {
             return self.has_failed() && rail == Rail::Default;
@@ -428,7 +430,7 @@ impl Qp {
                 let locked = self.lock();
                 let sends = &self.state(&locked).sends;
                 let head = sends.head(self.sent());
-                // What was executed before was repeated as an empty WRITE.
+                // A request that was already executed was repeated as an empty WRITE.
                 if let Some(number) = head.and_then(|head| sends.next_signaled(head)) {
                     wc.opcode = sends.wc_opcode(number);
                 }
@@ -439,8 +441,8 @@ impl Qp {
         true
     }
 
-    /// A request has failed: whether the program is to hear of it. Under the completion queue's
-    /// lock.
+    /// A request has failed. Returns whether to tell the program. Called under the completion
+    /// queue's lock.
     pub(crate) fn failed_with(&self, rail: Rail, wc: &mut ibv_wc) -> bool {
         if self.has_failed() {
             return rail == Rail::Default;
@@ -458,7 +460,8 @@ impl Qp {
             session.path_failed(rail, Qpn::new(self.qpn(rail)));
             return false;
         }
-        // The program's own mistake, or nothing to move to: it hears of everything from now on.
+        // The program made a mistake, or there is no backup to move to: it sees everything from now
+        // on.
         wc.qp_num = self.qpn(Rail::Default);
         if let (Rail::Backup, Some(session)) = (rail, self.session.upgrade()) {
             *self.culprit.lock().unwrap_or_else(PoisonError::into_inner) = Some(wc.wr_id);
@@ -473,7 +476,7 @@ impl Qp {
         true
     }
 
-    /// Nothing is carried out from now on.
+    /// Holds the queue pair: nothing is executed from now on.
     pub(crate) fn hold(&self) {
         let locked = self.lock();
         let state = self.state(&locked);
@@ -481,7 +484,7 @@ impl Qp {
             return;
         }
         if self.home() == Rail::Default && !state.slow_sends {
-            // On this way everything that is remembered has been handed on.
+            // On the fast path, every recorded request has been passed to the device.
             state.sends_given = state.sends.tail();
         }
         state.withheld = true;
@@ -497,8 +500,8 @@ impl Qp {
     }
 }
 
-/// Whether a failure may be the path's: retries exhausted, or everything flushed by a failure that
-/// was not seen. The port's own trouble looks like a mistake of the program's on some devices.
+/// Whether the path may have caused a failure: retries are exhausted, or everything was flushed by
+/// a failure that was not seen. On some devices a port problem looks like a mistake of the program.
 pub(crate) fn is_path_failure(status: c_uint, port_is_up: impl FnOnce() -> bool) -> bool {
     match status {
         RETRY_EXC_ERR | WR_FLUSH_ERR | FATAL_ERR | RESP_TIMEOUT_ERR => true,

@@ -1,4 +1,4 @@
-//! Leaving a device and arriving at the other: what the agent asks for.
+//! Moving between devices: the operations that the agent asks for.
 
 use core::ffi::{c_int, c_uint};
 use std::sync::PoisonError;
@@ -16,10 +16,11 @@ use bowline_wire::Psn;
 
 use super::{Left, Qp, RETRY_EXC_ERR, Refused, WR_FLUSH_ERR};
 
-/// How far PSNs of a connection that starts anew are ahead: more than can be in flight.
+/// How far the PSNs of a restarted connection are ahead of the old ones: more than can be in
+/// flight.
 const RESTART_AHEAD: u32 = 1 << 22;
-/// How long a queue pair in the error state may take to flush its requests, and how long nothing
-/// may come before that counts as all.
+/// How long a queue pair in the error state may take to flush its requests, and how long a silence
+/// means that it has flushed all.
 const FLUSH_LIMIT: Duration = Duration::from_millis(200);
 const FLUSH_QUIET: Duration = Duration::from_millis(20);
 const FLUSH_LOOK: Duration = Duration::from_micros(500);
@@ -43,8 +44,7 @@ impl Qp {
         self.modify(rail, attr, IBV_QP_STATE)
     }
 
-    /// Takes the connection off the device where it is. Completions that nobody has polled go to
-    /// the buffer.
+    /// Takes the connection off its current device. Unpolled completions go to the buffer.
     pub(crate) fn detach(&self, ends: bool) -> Option<Left> {
         self.hold();
         let home = self.home();
@@ -52,7 +52,8 @@ impl Qp {
         self.recv_cq.make_special();
         let psn = self.expected_psn(home);
         let dropped = self.dropped.load(Ordering::Relaxed);
-        // What arrives from here on is not carried out; all requests complete, most by failing.
+        // From here on no incoming request is executed, and all requests complete, most of them by
+        // failing.
         let _ = self.enter(home, IBV_QPS_ERR);
         self.await_flush(dropped);
         let _ = self.enter(home, IBV_QPS_RESET);
@@ -78,7 +79,8 @@ impl Qp {
         Some(left)
     }
 
-    /// Waits until all that was outstanding has completed, within bounds: the failures are counted.
+    /// Waits until everything outstanding has completed, within limits, so that the failures are
+    /// counted.
     fn await_flush(&self, dropped: u64) {
         let expected = {
             let locked = self.lock();
@@ -103,15 +105,15 @@ impl Qp {
         }
     }
 
-    /// The PSN that the device expects next, as far as the provider tells.
+    /// The PSN that the device expects next, as far as the provider reports it.
     fn expected_psn(&self, rail: Rail) -> Psn {
         let mut attr = ibv_qp_attr::default();
-        // SAFETY: plain numbers and null pointers.
+        // SAFETY: numbers and pointers, which may be zero.
         let mut init: ibv_qp_init_attr = unsafe { core::mem::zeroed() };
         let raw = self.raw(rail);
         if let (Some(session), false) = (self.session.upgrade(), raw.is_null()) {
-            // SAFETY: a live queue pair, and room for what is filled in. What is not filled in is
-            // zero, from which it goes on as well.
+            // SAFETY: a live queue pair, and room for the result. Fields that are not filled in
+            // stay zero, which is also a valid starting point.
             let _ = unsafe {
                 let query = session.library.ibv_query_qp;
                 query(raw, &raw mut attr, IBV_QP_RQ_PSN, &raw mut init)
@@ -120,7 +122,7 @@ impl Qp {
         Psn::new(attr.rq_psn & 0xff_ffff)
     }
 
-    /// Sets the connection up on a device. It takes the peer's requests; its own wait.
+    /// Sets up the connection on a device. It accepts the peer's requests; its own are withheld.
     pub(crate) fn attach(&self, rail: Rail, left: &Left) -> Result<(), c_int> {
         if self.has_failed() {
             return Err(libc::ENOTCONN);
@@ -130,7 +132,7 @@ impl Qp {
             return Ok(());
         }
         self.set_up(rail, left).inspect_err(|_| {
-            // Nobody else would tell the program.
+            // Nothing else would tell the program.
             self.fail();
         })
     }
@@ -152,12 +154,12 @@ impl Qp {
                 return Err(code);
             }
         }
-        // Receives of the first device need no other keys.
+        // On the first device, receives need no key translation.
         state.slow_recvs = rail == Rail::Backup;
         Ok(())
     }
 
-    /// From reset to ready to receive.
+    /// Moves the queue pair from reset to ready-to-receive.
     fn bring_up(&self, rail: Rail, psn: Psn) -> Result<(), c_int> {
         let (init, rtr, spare) = {
             let attrs = self.attrs();
@@ -177,13 +179,13 @@ impl Qp {
             rtr.ah_attr.grh.sgid_index = sgid_index;
             rtr.dest_qp_num = qpn.get();
         }
-        // A queue pair that has never been used is there already.
+        // A queue pair that has never been used is already in reset.
         let _ = self.enter(rail, IBV_QPS_RESET);
         self.modify(rail, init, init_mask)?;
         self.modify(rail, rtr, rtr_mask)
     }
 
-    /// Lets sends go. `resume` is for a connection that starts anew.
+    /// Releases the sends. `resume` is for a connection that starts over.
     pub(crate) fn release_sends(&self, resume: Option<Resume>) -> Result<(), c_int> {
         let home = self.home();
         if let Some(resume) = resume {
@@ -205,7 +207,7 @@ impl Qp {
         match given {
             Ok(()) | Err(Refused::Starved) => Ok(()),
             Err(Refused::Errno(code)) => {
-                // It makes the connection fail by its completions, or not at all.
+                // If this fails the connection, its completions will say so.
                 state.slow_sends = true;
                 state.starved = true;
                 Err(code)
@@ -213,14 +215,15 @@ impl Qp {
         }
     }
 
-    /// Puts a fence into its sends.
+    /// Sets a fence in its sends.
     pub(crate) fn fence_sends(&self) {
         let locked = self.lock();
         let state = self.state(&locked);
         let head = state.sends.head(self.sent());
         let given = state.sends_given;
         let idle = head == Some(state.sends.tail());
-        // What waits for a key here must not keep the connection from going where it needs none.
+        // A send that waits for a key here must not prevent the connection from moving to where it
+        // needs no key.
         let is_last = head == Some(given) || given > 0 && state.sends.is_signaled(given - 1);
         let stuck = state.starved && given < state.sends.tail() && is_last;
         state.slow_sends = true;
@@ -286,7 +289,7 @@ impl Qp {
         drop(locked);
         self.send_cq.add(sends);
         self.recv_cq.add(recvs);
-        // What the program posts from now on fails by its provider.
+        // Requests that the program posts from now on fail in its provider.
         let _ = self.enter(Rail::Default, IBV_QPS_ERR);
     }
 }

@@ -1,4 +1,4 @@
-//! Posting: to the provider at once, or to whichever device the connection is on.
+//! Posting: directly to the provider, or to whichever device the connection is on.
 
 use core::ffi::c_int;
 use core::ptr::null_mut;
@@ -13,17 +13,17 @@ use crate::ring::is_movable;
 use crate::session::Session;
 
 impl Qp {
-    /// `ibv_post_send`, where the data path keeps out.
+    /// `ibv_post_send`, when the data path cannot handle it.
     ///
     /// # Safety
-    /// As that.
+    /// Same as for that function.
     pub(crate) unsafe fn post_send(
         &self,
         qp: *mut ibv_qp,
         wr: *mut ibv_send_wr,
         bad: *mut *mut ibv_send_wr,
     ) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let code = unsafe { self.post_send_inside(self.seat.gate.lock(), qp, wr, bad) };
         self.seat.gate.give_way();
         code
@@ -32,7 +32,7 @@ impl Qp {
     /// The same, inside the gate.
     ///
     /// # Safety
-    /// As that.
+    /// Same as for that function.
     pub(super) unsafe fn post_send_inside(
         &self,
         inside: GateGuard<'_>,
@@ -43,19 +43,20 @@ impl Qp {
         let locked = self.locked(inside);
         let state = self.state(&locked);
         if state.slow_sends {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             return unsafe { self.post_send_slowly(state, wr, bad) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let code = unsafe { self.seat.call_send(qp, wr, bad) };
-        // Remembered only now: requests that a full queue refuses must not replace the oldest.
-        // SAFETY: the program's own list, and the provider has said where it stopped.
+        // Record only now: requests that a full queue refuses must not replace the oldest.
+        // SAFETY: the program passed a valid list, and the provider has reported where it stopped.
         unsafe { state.sends.remember_until(wr, if code == 0 { null_mut() } else { *bad }) };
         self.announce_keys(state);
         code
     }
 
-    /// The cursor of sends has reached the end of their ring. The gate was entered, and is left.
+    /// The cursor of sends has reached the end of their ring. The gate was entered, and is left
+    /// here.
     #[cold]
     #[inline(never)]
     pub(super) fn wrap_sends(&self, gate: &Gate) {
@@ -63,7 +64,7 @@ impl Qp {
         self.state(&locked).sends.wrap();
     }
 
-    /// As [`Qp::wrap_sends`].
+    /// Like [`Qp::wrap_sends`].
     #[cold]
     #[inline(never)]
     pub(super) fn wrap_recvs(&self, gate: &Gate) {
@@ -71,7 +72,7 @@ impl Qp {
         self.state(&locked).recvs.wrap();
     }
 
-    /// Has keys looked up that requests have named for the first time.
+    /// Requests a lookup of keys that requests have used for the first time.
     fn announce_keys(&self, state: &mut State) {
         if std::mem::take(&mut state.sends.has_new_rkey)
             && let Some(session) = self.session.upgrade()
@@ -80,7 +81,7 @@ impl Qp {
         }
     }
 
-    /// Posts sends of a connection that moves, is away or has failed.
+    /// Posts sends of a connection that is moving, is on the backup or has failed.
     #[cold]
     #[inline(never)]
     unsafe fn post_send_slowly(
@@ -90,13 +91,13 @@ impl Qp {
         bad: *mut *mut ibv_send_wr,
     ) -> c_int {
         if self.has_failed() {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             return unsafe { self.seat.call_send(self.raw(Rail::Default), wr, bad) };
         }
         let mut next = wr;
         while !next.is_null() {
             let refuse = |code| {
-                // SAFETY: the caller wants to know where it stopped.
+                // SAFETY: the caller provided a place for the refused request.
                 unsafe { *bad = next };
                 code
             };
@@ -104,11 +105,11 @@ impl Qp {
             if head.is_none_or(|head| state.sends.tail() - head >= state.sends.capacity()) {
                 return refuse(libc::ENOMEM);
             }
-            // SAFETY: the program's own list.
+            // SAFETY: the program passed a valid list.
             if !is_movable(unsafe { (*next).opcode }) {
                 return refuse(libc::EOPNOTSUPP);
             }
-            // SAFETY: the program's own list.
+            // SAFETY: the program passed a valid list.
             unsafe { state.sends.remember(next) };
             self.announce_keys(state);
             if let Err(Refused::Errno(code)) = self.give_sends(state) {
@@ -123,23 +124,23 @@ impl Qp {
                 state.withheld = true;
                 state.fence_at = state.sends.tail();
             }
-            // SAFETY: the program's own list.
+            // SAFETY: the program passed a valid list.
             next = unsafe { (*next).next };
         }
         0
     }
 
-    /// `ibv_post_recv`, where the data path keeps out.
+    /// `ibv_post_recv`, when the data path cannot handle it.
     ///
     /// # Safety
-    /// As that.
+    /// Same as for that function.
     pub(crate) unsafe fn post_recv(
         &self,
         qp: *mut ibv_qp,
         wr: *mut ibv_recv_wr,
         bad: *mut *mut ibv_recv_wr,
     ) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let code = unsafe { self.post_recv_inside(self.seat.gate.lock(), qp, wr, bad) };
         self.seat.gate.give_way();
         code
@@ -148,7 +149,7 @@ impl Qp {
     /// The same, inside the gate.
     ///
     /// # Safety
-    /// As that.
+    /// Same as for that function.
     pub(super) unsafe fn post_recv_inside(
         &self,
         inside: GateGuard<'_>,
@@ -159,13 +160,13 @@ impl Qp {
         let locked = self.locked(inside);
         let state = self.state(&locked);
         if state.slow_recvs {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             return unsafe { self.post_recv_slowly(state, wr, bad) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let code = unsafe { self.seat.call_recv(qp, wr, bad) };
-        // As with sends.
-        // SAFETY: the program's own list, and the provider has said where it stopped.
+        // As for sends.
+        // SAFETY: the program passed a valid list, and the provider has reported where it stopped.
         unsafe { state.recvs.remember_until(wr, if code == 0 { null_mut() } else { *bad }) };
         code
     }
@@ -179,32 +180,32 @@ impl Qp {
         bad: *mut *mut ibv_recv_wr,
     ) -> c_int {
         if self.has_failed() {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             return unsafe { self.seat.call_recv(self.raw(Rail::Default), wr, bad) };
         }
         let mut next = wr;
         while !next.is_null() {
             let refuse = |code| {
-                // SAFETY: the caller wants to know where it stopped.
+                // SAFETY: the caller provided a place for the refused request.
                 unsafe { *bad = next };
                 code
             };
             if state.recvs.tail() - self.received() >= state.recvs.capacity() {
                 return refuse(libc::ENOMEM);
             }
-            // SAFETY: the program's own list.
+            // SAFETY: the program passed a valid list.
             unsafe { state.recvs.remember(next) };
             if let Err(Refused::Errno(code)) = self.give_recvs(state) {
                 state.recvs.undo();
                 return refuse(code);
             }
-            // SAFETY: the program's own list.
+            // SAFETY: the program passed a valid list.
             next = unsafe { (*next).next };
         }
         0
     }
 
-    /// Hands sends to the device where the connection is, as far as they may go.
+    /// Passes sends to the device that the connection is on, as far as they may go.
     pub(super) fn give_sends(&self, state: &mut State) -> Result<(), Refused> {
         if state.withheld || self.is_held() {
             return Ok(());
@@ -223,7 +224,7 @@ impl Qp {
             };
             let mut bad = null_mut();
             let Some(post) = keys.post_send() else { return Err(Refused::Errno(libc::ENODEV)) };
-            // SAFETY: a live queue pair, and a request whose list lives for the call.
+            // SAFETY: a live queue pair, and a request whose list outlives the call.
             let code = unsafe { post(self.raw(home), again.request(), &raw mut bad) };
             if code != 0 {
                 return Err(Refused::Errno(code));
@@ -233,7 +234,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Hands receives to the device where the connection is.
+    /// Passes receives to the device that the connection is on.
     pub(super) fn give_recvs(&self, state: &mut State) -> Result<(), Refused> {
         if self.is_held() {
             return Ok(());
@@ -251,7 +252,7 @@ impl Qp {
                 ibv_recv_wr { wr_id, next: null_mut(), sg_list: sges.as_mut_ptr(), num_sge };
             let mut bad = null_mut();
             let Some(post) = keys.post_recv() else { return Err(Refused::Errno(libc::ENODEV)) };
-            // SAFETY: a live queue pair, and a request whose list lives for the call.
+            // SAFETY: a live queue pair, and a request whose list outlives the call.
             let code = unsafe { post(self.raw(home), &raw mut wr, &raw mut bad) };
             if code != 0 {
                 return Err(Refused::Errno(code));
@@ -261,19 +262,19 @@ impl Qp {
         Ok(())
     }
 
-    /// Keys have become known: what waited for one goes.
+    /// Keys have become known: passes on the requests that waited for them.
     pub(crate) fn feed(&self) {
         let locked = self.lock();
         let state = self.state(&locked);
         if std::mem::take(&mut state.starved) {
-            // What is refused now makes the queue pair fail by itself.
+            // A request that is refused now makes the queue pair fail by itself.
             let _ = self.give_recvs(state);
             let _ = self.give_sends(state);
         }
     }
 }
 
-/// Keys of requests on a device, and its provider.
+/// Keys for requests on a device, and its provider.
 struct Keys {
     session: Option<Arc<Session>>,
     peer: Option<PeerKeys>,

@@ -1,4 +1,4 @@
-//! What the data path touches of a queue pair, and the data path itself.
+//! The part of a queue pair that the data path touches, and the data path itself.
 
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;
@@ -12,7 +12,7 @@ use crate::gate::Gate;
 use crate::ring::{RecvCursor, SendCursor};
 use crate::table::Seat;
 
-/// The gate guards the rest.
+/// The gate protects the other fields.
 #[repr(C, align(128))]
 pub(crate) struct QpSeat {
     pub(super) gate: Gate,
@@ -23,8 +23,8 @@ pub(crate) struct QpSeat {
     owner: AtomicPtr<Qp>,
 }
 
-// SAFETY: all but the gate and the owner is touched by who is inside the gate alone, or before it
-// is opened.
+// SAFETY: everything but the gate and the owner is accessed only inside the gate, or before it is
+// opened.
 unsafe impl Sync for QpSeat {}
 
 impl Seat for QpSeat {
@@ -52,7 +52,7 @@ impl Seat for QpSeat {
 }
 
 impl QpSeat {
-    /// The provider's functions. Before the gate is opened.
+    /// Sets the provider's functions, before the gate is opened.
     pub(super) fn set_provider(&self, post_send: PostSend, post_recv: PostRecv) {
         self.post_send.set(Some(post_send));
         self.post_recv.set(Some(post_recv));
@@ -61,7 +61,7 @@ impl QpSeat {
     /// Calls the provider.
     ///
     /// # Safety
-    /// As `ibv_post_send`; inside the gate, with the provider set.
+    /// Same as for `ibv_post_send`. The caller is inside the gate, and the provider is set.
     #[inline(always)]
     pub(super) unsafe fn call_send(
         &self,
@@ -69,14 +69,14 @@ impl QpSeat {
         wr: *mut ibv_send_wr,
         bad: *mut *mut ibv_send_wr,
     ) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { self.post_send.get().unwrap_unchecked()(qp, wr, bad) }
     }
 
-    /// As [`QpSeat::call_send`].
+    /// Like [`QpSeat::call_send`].
     ///
     /// # Safety
-    /// As that.
+    /// Same as for that function.
     #[inline(always)]
     pub(super) unsafe fn call_recv(
         &self,
@@ -84,7 +84,7 @@ impl QpSeat {
         wr: *mut ibv_recv_wr,
         bad: *mut *mut ibv_recv_wr,
     ) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe { self.post_recv.get().unwrap_unchecked()(qp, wr, bad) }
     }
 
@@ -107,10 +107,10 @@ impl QpSeat {
         self.gate.enter(qp as usize, core::ptr::from_ref(self) as usize)
     }
 
-    /// `ibv_post_send`, inside the gate, which is left.
+    /// `ibv_post_send` inside the gate. Leaves the gate.
     ///
     /// # Safety
-    /// As that. The gate was entered as this queue pair's.
+    /// Same as for that function. The gate was entered for this queue pair.
     #[inline(always)]
     pub(crate) unsafe fn post_send(
         &self,
@@ -119,14 +119,14 @@ impl QpSeat {
         bad: *mut *mut ibv_send_wr,
     ) -> c_int {
         let cursor = self.sends.get();
-        // SAFETY: who is inside the gate is alone with it, and the program's own request. The
-        // provider's functions are set.
+        // SAFETY: being inside the gate gives exclusive access to the cursor, and the program
+        // passed a valid request. The provider's functions are set.
         unsafe {
             if !(*cursor).note::<true>(wr) {
                 return post_other_send(qp, wr, bad, self);
             }
             let code = self.call_send(qp, wr, bad);
-            // One request that is refused leaves nothing behind.
+            // A single request that is refused leaves nothing behind.
             if code == 0 && (*cursor).advance() {
                 self.qp().wrap_sends(&self.gate);
             } else {
@@ -136,10 +136,10 @@ impl QpSeat {
         }
     }
 
-    /// `ibv_post_recv`, inside the gate, which is left.
+    /// `ibv_post_recv` inside the gate. Leaves the gate.
     ///
     /// # Safety
-    /// As [`QpSeat::post_send`].
+    /// Same as for [`QpSeat::post_send`].
     #[inline(always)]
     pub(crate) unsafe fn post_recv(
         &self,
@@ -148,7 +148,7 @@ impl QpSeat {
         bad: *mut *mut ibv_recv_wr,
     ) -> c_int {
         let cursor = self.recvs.get();
-        // SAFETY: as with sends.
+        // SAFETY: as for sends.
         unsafe {
             if !(*cursor).note::<true>(wr) {
                 return post_other_recv(qp, wr, bad, self);
@@ -164,8 +164,8 @@ impl QpSeat {
     }
 }
 
-/// Posts what the data path does not, inside the gate, which is left. The seat comes last: so the
-/// data path leaves its arguments where they are.
+/// Posts what the data path cannot handle, inside the gate, which it leaves. The seat is the last
+/// argument, so that the data path can leave its arguments in their registers.
 #[cold]
 #[inline(never)]
 unsafe fn post_other_send(
@@ -174,11 +174,11 @@ unsafe fn post_other_send(
     bad: *mut *mut ibv_send_wr,
     seat: &QpSeat,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { seat.qp().post_send_inside(seat.gate.adopt(), qp, wr, bad) }
 }
 
-/// As [`post_other_send`].
+/// Like [`post_other_send`].
 #[cold]
 #[inline(never)]
 unsafe fn post_other_recv(
@@ -187,6 +187,6 @@ unsafe fn post_other_recv(
     bad: *mut *mut ibv_recv_wr,
     seat: &QpSeat,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe { seat.qp().post_recv_inside(seat.gate.adopt(), qp, wr, bad) }
 }

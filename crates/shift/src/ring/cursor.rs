@@ -1,7 +1,8 @@
-//! Where the next request of a ring goes. It is all that the data path touches of one.
+//! The position of the next request in a ring. The data path touches nothing else of a ring.
 //!
-//! A ring has one entry more than its queue: a request is written before the provider is asked, and
-//! a full queue refuses it. The entry behind the newest request is never one that is outstanding.
+//! A ring has one entry more than its queue, because a request is written before the provider is
+//! called, and a full queue refuses it. The entry after the newest request never holds an
+//! outstanding one.
 
 use bowline_verbs_types::{ibv_recv_wr, ibv_send_wr};
 
@@ -12,7 +13,7 @@ use super::track::{Cursor, Spot};
 /// For sends.
 pub(crate) struct SendCursor {
     spot: Spot<Entry>,
-    /// Opcode and flags of the request before, as they are in memory.
+    /// Opcode and flags of the previous request, as laid out in memory.
     pub(super) kind: u64,
     pub(super) lkey: u32,
     pub(super) rkey: u32,
@@ -21,44 +22,44 @@ pub(crate) struct SendCursor {
 /// For receives.
 pub(crate) struct RecvCursor {
     spot: Spot<RecvEntry>,
-    /// The key of the receive before, if that had one.
+    /// The key of the previous receive, if it had one.
     pub(super) lkey: u64,
-    /// The place of that key.
+    /// The index of that key.
     pub(super) key: u8,
 }
 
-/// What no request has.
+/// A value that no request has.
 pub(super) const NONE: u64 = u64::MAX;
 
-/// Opcode and flags, which lie side by side.
+/// Opcode and flags, which are adjacent.
 ///
 /// # Safety
-/// It is a request of the program's.
+/// `wr` is a valid request of the program.
 #[inline(always)]
 pub(super) unsafe fn kind(wr: *const ibv_send_wr) -> u64 {
     const { assert!(OFFSET_FLAGS == core::mem::offset_of!(ibv_send_wr, opcode) + 4) };
-    // SAFETY: both are in the request.
+    // SAFETY: both fields are in the request.
     unsafe { (&raw const (*wr).opcode).cast::<u64>().read_unaligned() }
 }
 
-/// Where flags, immediate and remote address begin: 16 bytes.
+/// Offset of flags, immediate and remote address: 16 bytes.
 const OFFSET_FLAGS: usize = core::mem::offset_of!(ibv_send_wr, send_flags);
 
-/// Copies 16 bytes, by one instruction each way. A plain copy would leave out what is overwritten
-/// next, and take more of them.
+/// Copies 16 bytes with one load and one store. For a plain copy, the compiler would skip bytes
+/// that are overwritten next, and use more instructions.
 ///
 /// # Safety
-/// Both are good for 16 bytes.
+/// Both pointers are valid for 16 bytes.
 #[inline(always)]
 unsafe fn copy_16(from: *const u8, to: *mut u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise; every such processor has these.
+    // SAFETY: upheld by the caller; every x86-64 processor has these instructions.
     unsafe {
         use core::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128};
         _mm_storeu_si128(to.cast(), _mm_loadu_si128(from.cast()));
     }
     #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     unsafe {
         core::ptr::copy_nonoverlapping(from, to, 16);
     }
@@ -92,15 +93,17 @@ impl SendCursor {
     pub(crate) const EMPTY: SendCursor =
         SendCursor { spot: Spot::EMPTY, kind: NONE, lkey: 0, rkey: 0 };
 
-    /// Writes a request that differs from the one before in addresses alone, without moving on;
-    /// otherwise does nothing and says so. One of several is not looked at with `ALONE`.
+    /// Writes a request that differs from the previous one only in its addresses, without
+    /// advancing. Otherwise does nothing and returns `false`. With `ALONE`, it also rejects a
+    /// request that is followed by others.
     ///
     /// # Safety
-    /// It is one that the program posts, with its list, and the ring is in place.
+    /// It is a request that the program posts, with its list, and the ring is in place.
     #[inline(always)]
     pub(crate) unsafe fn note<const ALONE: bool>(&mut self, wr: *const ibv_send_wr) -> bool {
-        // SAFETY: the caller's promise. What a SEND has for a key is compared, not used. An entry
-        // has room for all that is copied: what is too much is overwritten by what follows.
+        // SAFETY: upheld by the caller. For a SEND, the remote key is compared but not used. An
+        // entry has room for everything that is copied: excess bytes are overwritten by the next
+        // write.
         unsafe {
             if (*wr).num_sge != 1 {
                 return false;
@@ -120,7 +123,8 @@ impl SendCursor {
         true
     }
 
-    /// Moves on; whether the end of the ring is reached, where it must be put to the beginning.
+    /// Advances. Returns whether the end of the ring is reached; the cursor must then be reset to
+    /// the start.
     #[inline(always)]
     #[must_use]
     pub(crate) fn advance(&mut self) -> bool {
@@ -131,13 +135,13 @@ impl SendCursor {
 impl RecvCursor {
     pub(crate) const EMPTY: RecvCursor = RecvCursor { spot: Spot::EMPTY, lkey: NONE, key: 0 };
 
-    /// As [`SendCursor::note`].
+    /// Like [`SendCursor::note`].
     ///
     /// # Safety
-    /// As that.
+    /// Same as for that function.
     #[inline(always)]
     pub(crate) unsafe fn note<const ALONE: bool>(&mut self, wr: *const ibv_recv_wr) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             if (*wr).num_sge != 1 || ALONE && !(*wr).next.is_null() {
                 return false;
@@ -152,7 +156,7 @@ impl RecvCursor {
         true
     }
 
-    /// As [`SendCursor::advance`].
+    /// Like [`SendCursor::advance`].
     #[inline(always)]
     #[must_use]
     pub(crate) fn advance(&mut self) -> bool {

@@ -1,6 +1,6 @@
-//! What requests have besides addresses: few requests of a queue differ in it.
+//! The properties of requests other than addresses. Few requests of a queue differ in them.
 
-/// Forms that a queue's entries name by a byte.
+/// Maximum number of forms: entries refer to them by a byte.
 const MAX_FORMS: usize = 250;
 
 /// Opcode, flags and keys of a request.
@@ -9,7 +9,7 @@ pub(super) struct Form {
     pub(super) opcode: u32,
     pub(super) flags: u32,
     pub(super) lkey: u32,
-    /// 0 where the request names no memory of the peer.
+    /// 0 if the request refers to no memory of the peer.
     pub(super) rkey: u32,
 }
 
@@ -17,13 +17,13 @@ pub(super) struct Form {
 #[derive(Default)]
 pub(super) struct Forms {
     all: Vec<Form>,
-    /// That of the newest request which has one.
+    /// The form of the newest request that has one.
     pub(super) current: u8,
 }
 
 impl Forms {
-    /// The place of a form, which is added if `in_use` leaves room: it marks the places of those
-    /// that entries name.
+    /// The index of a form. A new form is added if there is room; `in_use` marks the indices that
+    /// entries refer to.
     pub(super) fn place_of(
         &mut self,
         form: Form,

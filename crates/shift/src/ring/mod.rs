@@ -1,9 +1,9 @@
-//! Work requests, remembered in few bytes and without their payload.
+//! Records of work requests, a few bytes each and without their payload.
 //!
-//! A request is written once, over one that was posted more than a whole queue before: a provider
-//! has no room for more, so that one is done. Nothing is removed when something completes. What is
-//! outstanding is found when it matters, from the newest request backwards: as many requests with a
-//! completion as have been posted and not polled, and the requests without one between them.
+//! A new request overwrites one that was posted more than a whole queue earlier. A provider has no
+//! room for more, so the old one has completed. Nothing is removed on completion. Outstanding
+//! requests are found when needed, by going back from the newest request: as many signaled requests
+//! as have been posted and not polled, and the unsignaled requests between them.
 
 mod cursor;
 mod forms;
@@ -28,23 +28,23 @@ fn translate(mut sges: Vec<ibv_sge>, local: impl Fn(u32) -> Option<u32>) -> Opti
     Some(sges)
 }
 
-/// The pieces of memory of a request.
+/// The scatter/gather entries of a request.
 ///
 /// # Safety
 /// It is the list of a request that the program posts.
 unsafe fn pieces<'a>(list: *const ibv_sge, count: i32) -> &'a [ibv_sge] {
     match usize::try_from(count) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         Ok(count @ 1..) => unsafe { core::slice::from_raw_parts(list, count) },
         _ => &[],
     }
 }
 
-/// What a program has put into pieces of memory that it may reuse after the call.
+/// Copies inline data, whose memory the program may reuse after the call.
 fn inline_bytes(sges: &[ibv_sge]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for sge in sges.iter().filter(|sge| sge.length > 0) {
-        // SAFETY: inline bytes are the program's own memory, which the provider reads as well.
+        // SAFETY: inline data is in the program's memory, and the provider reads it too.
         bytes.extend_from_slice(unsafe {
             core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
         });

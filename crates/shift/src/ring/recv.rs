@@ -8,21 +8,22 @@ use super::cursor::{NONE, RecvCursor};
 use super::track::Track;
 use super::{pieces, translate};
 
-/// A receive: packed, as there is one for each of a queue.
+/// A receive. Packed, because there is one for each entry of a queue.
 #[repr(C, packed)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct RecvEntry {
     pub(super) wr_id: u64,
     pub(super) addr: u64,
     pub(super) length: u32,
-    /// The place of its key, [`RECV_WIDE`] or [`RECV_EMPTY`].
+    /// The index of its key, [`RECV_WIDE`] or [`RECV_EMPTY`].
     pub(super) key: u8,
 }
 
-/// Keys that receives name by a byte. Receives with others are kept whole.
+/// Maximum number of keys: receives refer to them by a byte. Receives with other keys are stored in
+/// full.
 const MAX_KEYS: usize = 250;
 const RECV_WIDE: u8 = 255;
-/// No memory at all: for a WRITE with immediate.
+/// A receive without memory, for a WRITE with immediate.
 const RECV_EMPTY: u8 = 254;
 const _: () = assert!(size_of::<RecvEntry>() == 21);
 
@@ -35,22 +36,22 @@ pub(crate) struct RecvRing {
 
 impl RecvRing {
     /// # Safety
-    /// The cursor outlives the ring. Only who may use the ring uses it.
+    /// The cursor outlives the ring, and is used only by threads that may use the ring.
     pub(crate) unsafe fn new(capacity: u32, cursor: NonNull<RecvCursor>) -> RecvRing {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         let track = unsafe { Track::new(capacity, cursor) };
         let mut ring = RecvRing { track, wide: Vec::new(), lkeys: Vec::new() };
         ring.clear();
         ring
     }
 
-    /// Begins anew.
+    /// Resets the ring.
     pub(crate) fn clear(&mut self) {
         self.track.cursor_mut().lkey = NONE;
         self.track.clear();
     }
 
-    /// Bytes that it takes, without receives of several pieces.
+    /// Its size in bytes, without receives that have several scatter entries.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.track.entries.len() * size_of::<RecvEntry>() + self.lkeys.capacity() * size_of::<u32>()
@@ -60,18 +61,18 @@ impl RecvRing {
         self.track.capacity()
     }
 
-    /// Receives so far.
+    /// Number of receives so far.
     pub(crate) fn tail(&self) -> u64 {
         self.track.tail()
     }
 
-    /// The cursor has reached the end.
+    /// Wraps around: the cursor has reached the end.
     pub(crate) fn wrap(&mut self) {
         self.track.wrap();
     }
 
-    /// Remembers the receives of a list that the provider has taken: those before `refused`, or all
-    /// if that is null.
+    /// Records the receives of a list that the provider has accepted: those before `refused`, or
+    /// all if it is null.
     ///
     /// # Safety
     /// It is a list that the program posts.
@@ -82,7 +83,7 @@ impl RecvRing {
         refused: *const ibv_recv_wr,
     ) {
         while !wr.is_null() && wr != refused {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             unsafe {
                 self.remember(wr);
                 wr = (*wr).next;
@@ -90,12 +91,12 @@ impl RecvRing {
         }
     }
 
-    /// Remembers a receive.
+    /// Records a receive.
     ///
     /// # Safety
-    /// It is one that the program posts, with its list.
+    /// It is a receive that the program posts, with its list.
     pub(crate) unsafe fn remember(&mut self, wr: *const ibv_recv_wr) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             if !self.track.cursor_mut().note::<false>(wr) {
                 self.write_other(&*wr);
@@ -121,7 +122,7 @@ impl RecvRing {
     #[cold]
     #[inline(never)]
     unsafe fn write_other(&mut self, wr: &ibv_recv_wr) {
-        // SAFETY: the program's own list.
+        // SAFETY: the program passed a valid list.
         let sges = unsafe { pieces(wr.sg_list, wr.num_sge) };
         if let [sge] = sges
             && let Some(key) = self.place_of_key(sge.lkey)
@@ -143,7 +144,7 @@ impl RecvRing {
         self.write(RecvEntry { wr_id: wr.wr_id, addr: 0, length: 0, key: RECV_WIDE });
     }
 
-    /// Forgets the newest receive: the provider did not take it.
+    /// Removes the newest receive: the provider did not accept it.
     pub(crate) fn undo(&mut self) {
         self.track.step_back();
     }
@@ -152,7 +153,7 @@ impl RecvRing {
         self.track.entries[self.track.place_of_number(number)].wr_id
     }
 
-    /// A receive to be posted again: its memory, with the keys that `local` gives.
+    /// A receive to be posted again: its memory, with the keys that `local` returns.
     pub(crate) fn resend(
         &self,
         number: u64,

@@ -16,13 +16,13 @@ use super::forms::{Form, Forms};
 use super::track::Track;
 use super::{inline_bytes, pieces, translate};
 
-/// A send in its short form. In this order the data path copies most of it by 16 bytes at once.
+/// A send in its short form. The field order lets the data path copy most of it 16 bytes at a time.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Entry {
-    /// Flags in the lowest bits, with [`WIDE`] and [`EXECUTED`]. Then a byte with the place of its
-    /// form, and one with that of the form before. Both bytes are 0 where the form is that of the
-    /// request before: the data path writes nothing but flags.
+    /// Flags in the lowest bits, with [`WIDE`] and [`EXECUTED`]. Then a byte with the index of its
+    /// form, and a byte with the index of the previous form. Both bytes are 0 if the form is the
+    /// same as that of the previous request, so the data path writes only flags.
     tag: u32,
     imm: u32,
     remote_addr: u64,
@@ -31,32 +31,33 @@ pub(super) struct Entry {
     pub(super) wr_id: u64,
 }
 
-/// The flags that the short form has.
+/// The flags that fit into the short form.
 const FLAGS: u32 = 15;
-/// Not in this form: see [`SendRing::wide`].
+/// Not in short form: see [`SendRing::wide`].
 const WIDE: u32 = 16;
-/// The peer has carried it out on the connection before.
+/// The peer executed it on the previous connection.
 const EXECUTED: u32 = 32;
 
 const _: () = assert!(size_of::<Entry>() == 36);
 
-/// Keys of peers' memory that are looked up for a queue pair.
+/// Maximum number of the peer's memory keys that are looked up for a queue pair.
 const MAX_RKEYS: usize = 4096;
 
-/// A request that does not fit the short form: several pieces of memory, inline bytes, atomics.
+/// A request that does not fit into the short form: several gather entries, inline data, or an
+/// atomic.
 struct Wide {
     sges: Vec<ibv_sge>,
-    /// Bytes that the program may reuse once they are posted.
+    /// Inline data, whose memory the program may reuse once the request is posted.
     inline: Vec<u8>,
     rkey: u32,
     opcode: u32,
     flags: u32,
-    /// Of an atomic.
+    /// The operands of an atomic.
     operands: (u64, u64),
 }
 
-/// Whether a request can be handed to another device than the one it was meant for: binding and
-/// revoking name objects that have no counterpart there.
+/// Whether a request can be posted on another device than the one it was meant for. Bind and
+/// invalidate requests refer to objects that have no counterpart there.
 pub(crate) fn is_movable(opcode: u32) -> bool {
     opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD
 }
@@ -65,7 +66,7 @@ fn is_atomic(opcode: u32) -> bool {
     matches!(opcode, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD)
 }
 
-/// Whether a request takes a receive at the peer.
+/// Whether a request consumes a receive at the peer.
 fn is_two_sided(opcode: u32) -> bool {
     matches!(
         opcode,
@@ -73,17 +74,17 @@ fn is_two_sided(opcode: u32) -> bool {
     )
 }
 
-/// The place of the form that an entry names, by its tag.
+/// The index of the form in an entry's tag, if it has one.
 fn named(tag: u32) -> Option<u8> {
     (tag >> 8 & 0xff).checked_sub(1).and_then(|place| u8::try_from(place).ok())
 }
 
-/// That of the form before, where an entry names one.
+/// The index of the previous form, if an entry has a form.
 fn before(tag: u32) -> u8 {
     (tag >> 16) as u8
 }
 
-/// Whether a request names memory of the peer.
+/// Whether a request refers to memory of the peer.
 fn is_remote(opcode: u32) -> bool {
     let plain = matches!(opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ);
     plain || is_atomic(opcode)
@@ -92,32 +93,32 @@ fn is_remote(opcode: u32) -> bool {
 /// The sends of a queue pair.
 pub(crate) struct SendRing {
     track: Track<SendCursor>,
-    /// Requests in no short form, by their place; empty as long as there was none.
+    /// Requests that do not fit into the short form, by index; empty while there were none.
     wide: Vec<Option<Box<Wide>>>,
     forms: Forms,
-    /// Keys of the peer's memory that requests have named.
+    /// Keys of the peer's memory that requests have used.
     rkeys: Vec<u32>,
-    /// Flags of every request: of a queue whose requests all have completions.
+    /// Flags that every request has, for a queue whose requests are all signaled.
     always: u32,
-    /// Of the requests before `counted`: those with a completion, and those that take a receive at
-    /// the peer. All requests behind have the current form.
+    /// Of the requests before `counted`: how many are signaled, and how many consume a receive at
+    /// the peer. All later requests have the current form.
     counted: u64,
     signaled: u64,
     two_sided: u64,
-    /// A key of the peer's memory was named for the first time.
+    /// A request used a key of the peer's memory for the first time.
     pub(crate) has_new_rkey: bool,
 }
 
-/// A send as it is posted again.
+/// A send to be posted again.
 pub(crate) struct Resend {
     pub(crate) sges: Vec<ibv_sge>,
     pub(crate) wr: ibv_send_wr,
-    /// Where inline bytes are, which must outlive the call.
+    /// Holds inline data, which must outlive the call.
     pub(super) inline: Vec<u8>,
 }
 
 impl Resend {
-    /// The request, whose pointers are good as long as `self` stays where it is.
+    /// The request. Its pointers are valid as long as `self` does not move.
     pub(crate) fn request(&mut self) -> &mut ibv_send_wr {
         if self.wr.send_flags & IBV_SEND_INLINE != 0 {
             let addr = self.inline.as_ptr() as u64;
@@ -131,14 +132,14 @@ impl Resend {
 
 impl SendRing {
     /// # Safety
-    /// The cursor outlives the ring. Only who may use the ring uses it.
+    /// The cursor outlives the ring, and is used only by threads that may use the ring.
     pub(crate) unsafe fn new(
         capacity: u32,
         signals_all: bool,
         cursor: NonNull<SendCursor>,
     ) -> SendRing {
         let mut ring = SendRing {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             track: unsafe { Track::new(capacity, cursor) },
             wide: Vec::new(),
             forms: Forms::default(),
@@ -153,14 +154,14 @@ impl SendRing {
         ring
     }
 
-    /// Begins anew.
+    /// Resets the ring.
     pub(crate) fn clear(&mut self) {
         (self.counted, self.signaled, self.two_sided) = (0, 0, 0);
         self.track.cursor_mut().kind = NONE;
         self.track.clear();
     }
 
-    /// Bytes that it takes, without requests in no short form.
+    /// Its size in bytes, without requests that do not fit into the short form.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.track.entries.len() * size_of::<Entry>()
@@ -172,22 +173,22 @@ impl SendRing {
         self.track.capacity()
     }
 
-    /// Requests so far.
+    /// Number of requests so far.
     pub(crate) fn tail(&self) -> u64 {
         self.track.tail()
     }
 
-    /// The cursor has reached the end.
+    /// Wraps around: the cursor has reached the end.
     pub(crate) fn wrap(&mut self) {
         self.track.wrap();
     }
 
-    /// The first request that is remembered, whether it is done or not.
+    /// The oldest request on record, whether it has completed or not.
     fn oldest(&self) -> u64 {
         self.tail().saturating_sub(self.capacity())
     }
 
-    /// Requests with a completion so far, and those that take a receive at the peer.
+    /// Number of signaled requests so far, and of those that consume a receive at the peer.
     fn totals(&self) -> (u64, u64) {
         let form = self.forms.get(self.forms.current);
         let since = self.tail() - self.counted;
@@ -197,8 +198,8 @@ impl SendRing {
         (self.signaled + since * u64::from(signaled), self.two_sided + since * u64::from(two_sided))
     }
 
-    /// Remembers the requests of a list that the provider has taken: those before `refused`, or all
-    /// if that is null.
+    /// Records the requests of a list that the provider has accepted: those before `refused`, or
+    /// all if it is null.
     ///
     /// # Safety
     /// It is a list that the program posts.
@@ -208,7 +209,7 @@ impl SendRing {
         refused: *const ibv_send_wr,
     ) {
         while !wr.is_null() && wr != refused {
-            // SAFETY: the caller's promise.
+            // SAFETY: upheld by the caller.
             unsafe {
                 self.remember(wr);
                 wr = (*wr).next;
@@ -216,12 +217,12 @@ impl SendRing {
         }
     }
 
-    /// Remembers a request.
+    /// Records a request.
     ///
     /// # Safety
-    /// It is one that the program posts, with its list.
+    /// It is a request that the program posts, with its list.
     pub(crate) unsafe fn remember(&mut self, wr: *const ibv_send_wr) {
-        // SAFETY: the caller's promise.
+        // SAFETY: upheld by the caller.
         unsafe {
             if !self.track.cursor_mut().note::<false>(wr) {
                 return self.remember_other(wr);
@@ -230,16 +231,17 @@ impl SendRing {
         self.track.advance();
     }
 
-    /// As [`SendRing::remember`], with another form than the request before, or in no short form.
+    /// Like [`SendRing::remember`], for a request that has another form than the previous one, or
+    /// that does not fit into the short form.
     #[cold]
     #[inline(never)]
     unsafe fn remember_other(&mut self, wr: *const ibv_send_wr) {
-        // SAFETY: the program's own request.
+        // SAFETY: the program passed a valid request.
         let (kind, wr) = unsafe { (kind(wr), &*wr) };
         let (opcode, flags) = (wr.opcode, wr.send_flags | self.always);
-        // SAFETY: what a request of another kind has there is not looked at.
+        // SAFETY: plain integers. What a request of another kind holds there is not used.
         let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
-        // SAFETY: the program's own list.
+        // SAFETY: the program passed a valid list.
         let sges = unsafe { pieces(wr.sg_list, wr.num_sge) };
         let rkey = match is_remote(opcode) {
             true if is_atomic(opcode) => atomic.rkey,
@@ -278,7 +280,7 @@ impl SendRing {
         self.counted = self.tail();
     }
 
-    /// Keeps what the short form has no room for.
+    /// Stores what does not fit into the short form.
     fn keep_whole(&mut self, sges: &[ibv_sge], form: Form, operands: (u64, u64)) {
         let Form { opcode, flags, rkey, .. } = form;
         if self.wide.is_empty() {
@@ -313,12 +315,12 @@ impl SendRing {
         })
     }
 
-    /// Keys of the peer's memory that requests have named.
+    /// Keys of the peer's memory that requests have used.
     pub(crate) fn rkeys(&self) -> &[u32] {
         &self.rkeys
     }
 
-    /// Forgets the newest request: the provider did not take it.
+    /// Removes the newest request: the provider did not accept it.
     pub(crate) fn undo(&mut self) {
         let newest = self.tail() - 1;
         let (signaled, two_sided) = self.totals();
@@ -328,7 +330,7 @@ impl SendRing {
         let tag = self.track.entries[place].tag;
         if named(tag).is_some() {
             self.forms.current = before(tag);
-            // The next request says again what its form is.
+            // Make the next request store its form again.
             self.track.cursor_mut().kind = NONE;
         }
         self.track.step_back();
@@ -339,8 +341,8 @@ impl SendRing {
         self.track.entries[self.track.place_of_number(number)].tag
     }
 
-    /// What a request in its short form had besides addresses: the newest one up to it that names a
-    /// form tells, or the next one, which tells what was before.
+    /// The form of a request in short form. The newest entry up to this request that has a form
+    /// determines it; otherwise the next one that has a form also says which form preceded it.
     fn form(&self, number: u64) -> Option<Form> {
         let told = (self.oldest()..=number).rev().find_map(|number| named(self.tag(number)));
         let later = || {
@@ -356,8 +358,8 @@ impl SendRing {
         is_wide.then(|| self.wide.get(place)?.as_deref()).flatten()
     }
 
-    /// The first request that is not known to be done, if `done` requests with a completion are.
-    /// `None` if more are outstanding than are remembered.
+    /// The first request that is not known to have completed, given that `done` signaled requests
+    /// have. `None` if more requests are outstanding than are on record.
     pub(crate) fn head(&self, done: u64) -> Option<u64> {
         let outstanding = self.totals().0.saturating_sub(done);
         let oldest = self.oldest();
@@ -408,13 +410,13 @@ impl SendRing {
         }
     }
 
-    /// The next request with a completion from `head` on: whose completion comes next.
+    /// The next signaled request from `head` on, whose completion comes next.
     pub(crate) fn next_signaled(&self, head: u64) -> Option<u64> {
         (head..self.tail()).find(|number| self.is_signaled(*number))
     }
 
-    /// Marks what the peer has carried out, of the requests from `head` on: as many two-sided ones
-    /// as it has counted, and all before them except READs, whose data may have been lost.
+    /// Marks the requests from `head` on that the peer has executed: as many two-sided ones as it
+    /// has counted, and all before them except READs, whose data may have been lost.
     pub(crate) fn mark_executed(&mut self, head: u64, received: u64) {
         let outstanding =
             (head..self.tail()).filter(|number| is_two_sided(self.opcode(*number))).count() as u64;
@@ -437,9 +439,9 @@ impl SendRing {
         }
     }
 
-    /// A request to be posted again, with the keys that `local` and `remote` give for those it has;
-    /// `None` if one of them gives none. What was executed is an empty WRITE, which completes in
-    /// its turn and touches nothing.
+    /// A request to be posted again, with the keys translated by `local` and `remote`; `None` if
+    /// one of them is unknown. A request that was already executed becomes an empty WRITE, which
+    /// completes in its turn and touches nothing.
     pub(crate) fn resend(
         &self,
         number: u64,

@@ -3,7 +3,7 @@
 use core::ops::{Index, IndexMut};
 use core::ptr::NonNull;
 
-/// Like a boxed slice, whose entries are also written through pointers.
+/// Like a boxed slice, but entries are also written through pointers.
 pub(super) struct Storage<T> {
     first: NonNull<T>,
     len: usize,
@@ -23,11 +23,11 @@ impl<T> Storage<T> {
 
     pub(super) fn at(&self, place: usize) -> *mut T {
         assert!(place < self.len);
-        // SAFETY: one of the entries.
+        // SAFETY: it is within the allocation.
         unsafe { self.first.add(place).as_ptr() }
     }
 
-    /// Where a request is that was posted so many before the one that goes to `place` next.
+    /// The index of the request posted `back` requests before the one that goes to `place` next.
     pub(super) fn back(&self, place: usize, back: u64) -> usize {
         (place + self.len - back as usize % self.len) % self.len
     }
@@ -37,7 +37,8 @@ impl<T> Index<usize> for Storage<T> {
     type Output = T;
 
     fn index(&self, place: usize) -> &T {
-        // SAFETY: one of the entries; who writes one through a cursor has the queue pair's lock.
+        // SAFETY: it is within the allocation; writing through a cursor requires the queue pair's
+        // lock.
         unsafe { &*self.at(place) }
     }
 }
@@ -52,7 +53,7 @@ impl<T> IndexMut<usize> for Storage<T> {
 impl<T> Drop for Storage<T> {
     fn drop(&mut self) {
         let whole = core::ptr::slice_from_raw_parts_mut(self.first.as_ptr(), self.len);
-        // SAFETY: it was made so, and is dropped once.
+        // SAFETY: it was allocated as such a box, and is dropped once.
         drop(unsafe { Box::from_raw(whole) });
     }
 }

@@ -1,4 +1,4 @@
-//! What is remembered comes back as it was.
+//! Recorded requests come back unchanged.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -13,7 +13,7 @@ use super::*;
 
 fn sends(capacity: u32, signals_all: bool) -> SendRing {
     let cursor = NonNull::from(Box::leak(Box::new(SendCursor::EMPTY)));
-    // SAFETY: it is nobody else's, and stays.
+    // SAFETY: the cursor is leaked, and nothing else uses it.
     unsafe { SendRing::new(capacity, signals_all, cursor) }
 }
 
@@ -26,7 +26,7 @@ fn receives(capacity: u32) -> RecvRing {
 fn posted(ring: &mut SendRing, wr_id: u64, opcode: u32, flags: u32, keys: (u32, u32)) {
     let mut sge = ibv_sge { addr: 0x1000 + wr_id, length: 8, lkey: keys.0 };
     let rdma = ibv_wr_rdma { remote_addr: 0x2000 + wr_id, rkey: keys.1 };
-    // SAFETY: all of it is numbers and null pointers.
+    // SAFETY: all fields may be zero.
     let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
     wr.wr_id = wr_id;
     wr.sg_list = &raw mut sge;
@@ -35,7 +35,7 @@ fn posted(ring: &mut SendRing, wr_id: u64, opcode: u32, flags: u32, keys: (u32, 
     wr.send_flags = flags;
     wr.imm_data = 7;
     wr.wr = ibv_wr_target { rdma };
-    // SAFETY: a request with its list.
+    // SAFETY: a valid request with its list.
     unsafe { ring.remember(&raw const wr) };
 }
 
@@ -51,7 +51,7 @@ fn what_is_outstanding_is_found_from_the_newest_backwards() {
         let flags = if wr_id % 4 == 3 { IBV_SEND_SIGNALED } else { 0 };
         posted(&mut ring, wr_id, IBV_WR_RDMA_WRITE, flags, (1, 2));
     }
-    // Requests 3, 7, 11, 15, 19 have completions.
+    // Requests 3, 7, 11, 15, 19 are signaled.
     assert_eq!(ring.head(5), Some(20));
     assert_eq!(ring.head(4), Some(16));
     assert_eq!(ring.head(3), Some(12));
@@ -68,11 +68,11 @@ fn an_atomic_comes_back_with_its_operands_and_another_key() {
     let mut ring = sends(4, true);
     let mut sge = ibv_sge { addr: 0x1000, length: 8, lkey: 1 };
     for (opcode, swap) in [(IBV_WR_ATOMIC_FETCH_AND_ADD, 0), (IBV_WR_ATOMIC_CMP_AND_SWP, 6)] {
-        // SAFETY: all of it is numbers and null pointers.
+        // SAFETY: all fields may be zero.
         let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
         (wr.wr_id, wr.opcode, wr.num_sge, wr.sg_list) = (9, opcode, 1, &raw mut sge);
         wr.wr.atomic = ibv_wr_atomic { remote_addr: 0x2000, compare_add: 5, swap, rkey: 2 };
-        // SAFETY: a request with its list.
+        // SAFETY: a valid request with its list.
         unsafe { ring.remember(&raw const wr) };
         let number = ring.tail() - 1;
         assert!(ring.is_atomic(number) && ring.is_movable(number));
@@ -81,7 +81,7 @@ fn an_atomic_comes_back_with_its_operands_and_another_key() {
         let other = |key| Some(key + 10);
         let mut again = ring.resend(number, other, other).unwrap();
         let again = again.request();
-        // SAFETY: an atomic has these.
+        // SAFETY: an atomic has these fields.
         let (target, sge) = unsafe { (again.wr.atomic, *again.sg_list) };
         assert_eq!((again.opcode, again.wr_id, again.num_sge), (opcode, 9, 1));
         assert_eq!((target.remote_addr, target.compare_add), (0x2000, 5));
@@ -101,11 +101,11 @@ fn what_names_an_object_of_one_device_stays_there() {
     }
 }
 
-/// A program may post until its queue is full: what is refused must not replace the oldest.
+/// A program may post until its queue is full. A refused request must not replace the oldest.
 #[test]
 fn what_a_full_queue_refuses_is_not_remembered() {
     let mut ring = sends(2, true);
-    // SAFETY: numbers and null pointers.
+    // SAFETY: all fields may be zero.
     let mut list: [ibv_send_wr; 4] = unsafe { core::mem::zeroed() };
     let at: [*mut ibv_send_wr; 4] = list.each_mut().map(|wr| &raw mut *wr);
     for (index, wr) in list.iter_mut().enumerate() {
@@ -141,7 +141,7 @@ fn a_request_is_posted_again_as_it_was_with_other_keys() {
     let mut first = ring.resend(0, |key| Some(key + 1), |key| Some(key + 2)).unwrap();
     let wr = first.request();
     assert_eq!((wr.wr_id, wr.opcode, wr.imm_data), (1, IBV_WR_RDMA_WRITE_WITH_IMM, 7));
-    // SAFETY: a request of this kind has these.
+    // SAFETY: a request of this kind has these fields.
     assert_eq!(unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) }, (0x2001, 22));
     assert_eq!((first.sges[0].addr, first.sges[0].lkey), (0x1001, 11));
     assert!(ring.resend(1, same, |_| None).is_none(), "a key that is not known yet");
@@ -156,11 +156,11 @@ fn inline_bytes_are_kept_and_several_pieces_too() {
     let piece =
         |from: usize| ibv_sge { addr: bytes.as_ptr() as u64 + from as u64, length: 2, lkey: 0 };
     let mut sges = [piece(2), piece(0)];
-    // SAFETY: all of it is numbers and null pointers.
+    // SAFETY: all fields may be zero.
     let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
     (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), 2);
     (wr.opcode, wr.send_flags) = (IBV_WR_SEND, IBV_SEND_INLINE);
-    // SAFETY: a request with its list.
+    // SAFETY: a valid request with its list.
     unsafe { ring.remember(&raw const wr) };
     bytes.fill(0);
     let mut again = ring.resend(0, |_| None, same).unwrap();
@@ -195,7 +195,7 @@ fn receives_are_remembered_in_order() {
         if wr_id == 2 {
             (wr.sg_list, wr.num_sge) = (null_mut(), 0);
         }
-        // SAFETY: a request with its list.
+        // SAFETY: a valid request with its list.
         unsafe { ring.remember(&raw const wr) };
     }
     let (wr_id, sges) = ring.resend(1, |key| Some(key * 2)).unwrap();
@@ -203,11 +203,11 @@ fn receives_are_remembered_in_order() {
     assert_eq!(ring.resend(2, |_| None).map(|(id, sges)| (id, sges.len())), Some((2, 0)));
 }
 
-/// What a request was: opcode, flags, keys.
+/// What is checked of a request: opcode, flags, keys.
 type Kind = (u32, u32, u32, u32);
 
-/// Requests of changing forms over many laps, some in no short form, some refused: each of the last
-/// `capacity` comes back as it was, and totals are right.
+/// Requests with changing forms over many laps, some of them too large for the short form, some
+/// refused: each of the last `capacity` requests comes back unchanged, and totals are right.
 #[test]
 fn over_many_laps_every_request_keeps_its_form() {
     let mut ring = sends(7, false);
@@ -221,7 +221,8 @@ fn over_many_laps_every_request_keeps_its_form() {
     for _ in 0..4000 {
         if draw(3) == 0 {
             let opcode = [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND][draw(3) as usize];
-            // The fourth flag is not in the short form; more keys than forms that have a place.
+            // The fourth value is a flag that does not fit into the short form; there are more key
+            // pairs than forms.
             let flags = [0, IBV_SEND_SIGNALED, 4, 16][draw(4) as usize];
             kind = (opcode, flags, draw(20) as u32, draw(20) as u32);
         }
@@ -239,7 +240,7 @@ fn over_many_laps_every_request_keeps_its_form() {
             assert_eq!((again.wr.wr_id, again.wr.opcode), (number, opcode));
             assert_eq!((again.wr.send_flags, again.sges[0].lkey), (flags, lkey));
             let remote = if opcode == IBV_WR_SEND { 0 } else { rkey };
-            // SAFETY: a request of this kind has it, or it is 0.
+            // SAFETY: a request of this kind has this field, or it is 0.
             assert_eq!(unsafe { again.request().wr.rdma.rkey }, remote);
         }
         let signaled = |kind: &&Kind| kind.1 & IBV_SEND_SIGNALED != 0;

@@ -1,20 +1,21 @@
-//! The entries of a ring and the place of the next, which sends and receives have alike.
+//! The entries of a ring and the position of the next one, shared by sends and receives.
 
 use core::ptr::NonNull;
 
 use super::storage::Storage;
 
-/// Where the next request goes. It is a part of a cursor.
+/// The position of the next request; a part of a cursor.
 pub(super) struct Spot<E> {
     pub(super) slot: *mut E,
-    /// Entries from there to the end of the ring, at least one.
+    /// Number of entries from there to the end of the ring, at least one.
     left: u32,
 }
 
 impl<E> Spot<E> {
     pub(super) const EMPTY: Spot<E> = Spot { slot: core::ptr::null_mut(), left: 0 };
 
-    /// Moves on; whether the end of the ring is reached, where it must be put to the beginning.
+    /// Advances. Returns whether the end of the ring is reached; the cursor must then be reset to
+    /// the start.
     #[inline(always)]
     #[must_use]
     pub(super) fn advance(&mut self) -> bool {
@@ -24,7 +25,7 @@ impl<E> Spot<E> {
     }
 }
 
-/// What the data path touches of a ring.
+/// The part of a ring that the data path touches.
 pub(super) trait Cursor {
     type Entry: Default + Clone;
 
@@ -32,7 +33,7 @@ pub(super) trait Cursor {
     fn spot_mut(&mut self) -> &mut Spot<Self::Entry>;
 }
 
-/// A ring's entries, and how many were written.
+/// The entries of a ring, and how many have been written.
 pub(super) struct Track<C: Cursor> {
     pub(super) entries: Storage<C::Entry>,
     cursor: NonNull<C>,
@@ -41,16 +42,16 @@ pub(super) struct Track<C: Cursor> {
 }
 
 impl<C: Cursor> Track<C> {
-    /// It must be cleared: the cursor may have been another's.
+    /// Call `clear` before use: another ring may have used the cursor.
     ///
     /// # Safety
-    /// The cursor outlives the ring. Only who may use the ring uses it.
+    /// The cursor outlives the ring, and is used only by threads that may use the ring.
     pub(super) unsafe fn new(capacity: u32, cursor: NonNull<C>) -> Track<C> {
         let entries = Storage::new(capacity.max(1) as usize + 1);
         Track { entries, cursor, laps: 0 }
     }
 
-    /// Begins anew.
+    /// Resets the ring.
     pub(super) fn clear(&mut self) {
         self.laps = 0;
         self.go_to(0);
@@ -61,16 +62,16 @@ impl<C: Cursor> Track<C> {
     }
 
     fn cursor(&self) -> &C {
-        // SAFETY: what `new` was promised.
+        // SAFETY: the caller of `new` guarantees it.
         unsafe { self.cursor.as_ref() }
     }
 
     pub(super) fn cursor_mut(&mut self) -> &mut C {
-        // SAFETY: what `new` was promised.
+        // SAFETY: the caller of `new` guarantees it.
         unsafe { self.cursor.as_mut() }
     }
 
-    /// Where the next request goes.
+    /// The index of the next request.
     pub(super) fn place(&self) -> usize {
         self.entries.len() - self.cursor().spot().left as usize
     }
@@ -80,12 +81,12 @@ impl<C: Cursor> Track<C> {
         *self.cursor_mut().spot_mut() = Spot { slot, left };
     }
 
-    /// Requests so far.
+    /// Number of requests so far.
     pub(super) fn tail(&self) -> u64 {
         self.laps * self.entries.len() as u64 + self.place() as u64
     }
 
-    /// The cursor has reached the end.
+    /// Wraps around: the cursor has reached the end.
     pub(super) fn wrap(&mut self) {
         self.laps += 1;
         self.go_to(0);
@@ -97,7 +98,7 @@ impl<C: Cursor> Track<C> {
         }
     }
 
-    /// Goes back to the newest request.
+    /// Steps back to the newest request.
     pub(super) fn step_back(&mut self) {
         let place = self.entries.back(self.place(), 1);
         if place + 1 == self.entries.len() {

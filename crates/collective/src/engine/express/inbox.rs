@@ -6,29 +6,29 @@ use std::ops::Range;
 use crate::engine::message::Counts;
 use crate::engine::peer::Expected;
 
-/// A message over XP, from when its receive is posted until its slot is free.
+/// A message over XP, from the posting of its receive until its slot is free.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Incoming {
-    /// Its receive has ended: XP places nothing any more.
+    /// Its receive has ended: XP writes nothing more.
     pub(in crate::engine) ended: bool,
-    /// Its receive was told to end.
+    /// Its receive has been told to end.
     pub(in crate::engine) is_ending: bool,
-    /// What its packets said, if there were any.
+    /// The contents of its packet headers, if any packet arrived.
     pub(in crate::engine) tag: Option<u16>,
     pub(in crate::engine) len: Option<u32>,
     /// Nothing of it has arrived.
     pub(in crate::engine) is_unseen: bool,
-    /// Ranges that have not arrived, unless nothing has.
+    /// Missing ranges. Empty if nothing has arrived.
     pub(in crate::engine) missing: Vec<Range<u32>>,
-    /// What is missing was requested, and is not there yet.
+    /// Missing ranges have been requested and have not arrived yet.
     pub(in crate::engine) is_repairing: bool,
-    /// The sender is not needed any more: all is there, or the rest is accepted as lost.
+    /// The sender is no longer needed: everything has arrived, or the rest is accepted as lost.
     pub(in crate::engine) settled: bool,
     /// The step that takes it.
     pub(in crate::engine) expected: Option<Expected>,
-    /// Bytes of loss that are set aside for it.
+    /// Bytes of loss reserved for it.
     pub(in crate::engine) reserved: u64,
-    /// Nobody reads its slot any more.
+    /// Nothing reads its slot any more.
     pub(in crate::engine) folded: bool,
 }
 
@@ -37,7 +37,7 @@ impl Incoming {
         self.ended && !self.is_unseen && self.missing.is_empty()
     }
 
-    /// What is missing of a message that should have `len` bytes.
+    /// The missing ranges of a message that should have `len` bytes.
     pub(in crate::engine) fn holes(&self, len: usize) -> Vec<Range<u32>> {
         let whole = 0..len as u32;
         if self.is_unseen { vec![whole] } else { self.missing.clone() }
@@ -51,23 +51,23 @@ impl Incoming {
 /// Messages from one rank, by number.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Inbox {
-    /// Number of the first in `ring`.
+    /// Number of the first message in `ring`.
     pub(in crate::engine) first: u64,
-    /// One for each slot.
+    /// One message for each slot.
     pub(in crate::engine) ring: VecDeque<Incoming>,
-    /// The sender has sent, or skipped, all before this one.
+    /// The sender has sent or skipped all messages before this one.
     pub(in crate::engine) reached: u64,
-    /// All before this one are settled.
+    /// All messages before this one are settled.
     pub(in crate::engine) settled: u64,
-    /// Steps have been given all before this one.
+    /// All messages before this one have been assigned to steps.
     taken: u64,
-    /// Steps whose messages are behind the ring; `None` where one has given up to wait.
+    /// Steps whose messages are beyond the ring; `None` where a step has stopped waiting.
     pub(in crate::engine) waiting: VecDeque<Option<Expected>>,
-    /// What the sender was told.
+    /// The counts last reported to the sender.
     told: Counts,
     /// Messages to be requested again.
     pub(in crate::engine) nacks: VecDeque<u64>,
-    /// Operations of whose duration it has told.
+    /// Number of operations whose duration the sender has reported.
     pub(in crate::engine) proposals: u64,
 }
 
@@ -88,7 +88,7 @@ impl Inbox {
         Some(self.first + (slot + slots - self.first % slots) % slots)
     }
 
-    /// The number behind the ring.
+    /// The number after the last message of the ring.
     pub(in crate::engine) fn end(&self) -> u64 {
         self.first + self.ring.len() as u64
     }
@@ -98,7 +98,7 @@ impl Inbox {
         self.ring.get_mut(index as usize)
     }
 
-    /// Gives the next message of the ring that no step has to the next step that waits: its number,
+    /// Assigns the next unassigned message of the ring to the next waiting step. Returns its number
     /// and the step.
     pub(in crate::engine) fn assign(&mut self) -> Option<(u64, Option<Expected>)> {
         if self.taken >= self.end() {
@@ -113,7 +113,7 @@ impl Inbox {
         Some((number, expected))
     }
 
-    /// A message is settled.
+    /// Marks a message as settled.
     pub(in crate::engine) fn settle(&mut self, number: u64) {
         if let Some(message) = self.get(number) {
             message.settled = true;
@@ -124,7 +124,7 @@ impl Inbox {
         }
     }
 
-    /// Moves the ring on by a slot that is free; gives its number.
+    /// Advances the ring past a free slot. Returns the number of its old message.
     pub(in crate::engine) fn advance(&mut self) -> Option<u64> {
         let front = self.ring.front()?;
         let is_free = front.ended && front.settled && front.folded && !front.is_repairing;
@@ -143,12 +143,12 @@ impl Inbox {
         Counts { free: self.first, settled: self.settled, ended }
     }
 
-    /// Whether the sender does not know how far this is.
+    /// Whether the sender does not know the current progress.
     pub(in crate::engine) fn is_untold(&self) -> bool {
         self.counts() != self.told
     }
 
-    /// What the sender is told of how far this is.
+    /// The progress to report to the sender.
     pub(in crate::engine) fn tell(&mut self) -> u16 {
         self.told = self.counts();
         self.told.to_bits()

@@ -1,4 +1,4 @@
-//! Messages between two ranks over XP: numbered, perhaps lost, perhaps repaired.
+//! Messages between two ranks over XP: numbered, possibly lost, possibly repaired.
 
 mod inbox;
 mod outbox;
@@ -6,7 +6,7 @@ mod outbox;
 pub(super) use inbox::Inbox;
 pub(super) use outbox::{Outbox, Repair};
 
-/// What an engine knows of the messages over XP to and from one other rank.
+/// What an engine knows about the messages over XP to and from one other rank.
 #[derive(Debug, Default)]
 pub(super) struct Express {
     pub(super) outbox: Outbox,

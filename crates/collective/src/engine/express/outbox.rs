@@ -6,45 +6,45 @@ use std::ops::Range;
 use crate::engine::message::Counts;
 use crate::engine::peer::StepOf;
 
-/// A message that was posted and that the receiver has not settled, or that is still read.
+/// A posted message that the receiver has not settled, or whose memory is still read.
 #[derive(Debug)]
 pub(in crate::engine) struct Outgoing {
-    /// Its step, unless the receiver had given it up before it was sent.
+    /// Its step, unless the receiver gave the message up before it was sent.
     pub(in crate::engine) at: Option<StepOf>,
-    /// XP still reads it.
+    /// XP still reads its memory.
     pub(in crate::engine) is_posted: bool,
-    /// Ranges that are to be sent again, or are on their way.
+    /// Number of ranges that are to be retransmitted or are in flight.
     pub(in crate::engine) repairs: u32,
 }
 
-/// A range that the receiver misses.
+/// A range that the receiver is missing.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Repair {
     pub(in crate::engine) number: u64,
     pub(in crate::engine) range: Range<u32>,
-    /// The last of its message.
+    /// It is the last range of its message.
     pub(in crate::engine) is_last: bool,
 }
 
 /// Messages to one rank, by number.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Outbox {
-    /// To be sent, in this order.
+    /// Messages to be sent, in order.
     pub(in crate::engine) to_send: VecDeque<StepOf>,
-    /// Number of the first in `out`.
+    /// Number of the first message in `out`.
     first: u64,
     pub(in crate::engine) out: VecDeque<Outgoing>,
-    /// Numbers that XP has not sent, in order.
+    /// Numbers of the messages that XP has not sent yet, in order.
     posted: VecDeque<u64>,
-    /// The receiver has settled all before this one, its slots before that one are free, and all
-    /// before the last are there or lost.
+    /// The receiver's counts. It has settled all messages before `settled`, freed the slots of all
+    /// before `free`, and for all before `ended` every packet has arrived or is lost.
     pub(in crate::engine) settled: u64,
     free: u64,
     ended: u64,
-    /// What the receiver was told to have been sent.
+    /// How many messages the receiver knows to have been sent.
     told: u64,
     pub(in crate::engine) repairs: VecDeque<Repair>,
-    /// Times to be told.
+    /// Operation times to be reported.
     pub(in crate::engine) proposals: VecDeque<u16>,
 }
 
@@ -54,13 +54,14 @@ impl Outbox {
         self.first + self.out.len() as u64
     }
 
-    /// Whether the receiver has a slot for one more of so many, and so many may be in flight.
+    /// Whether the receiver, which has `slots`, has a free one, and fewer than `flight` messages
+    /// are in flight.
     pub(in crate::engine) fn has_room(&self, slots: u16, flight: u16) -> bool {
         let sent = self.sent();
         sent < self.free + u64::from(slots) && sent < self.ended + u64::from(flight)
     }
 
-    /// Adds a message; whether the receiver still wants it.
+    /// Adds a message. Returns whether the receiver still wants it.
     pub(in crate::engine) fn post(&mut self, at: StepOf) -> bool {
         let number = self.sent();
         let wanted = number >= self.settled;
@@ -74,7 +75,7 @@ impl Outbox {
         self.out.get_mut(index as usize)
     }
 
-    /// XP has sent the oldest that it had not.
+    /// XP has sent the oldest unsent message.
     pub(in crate::engine) fn has_left(&mut self) {
         if let Some(number) = self.posted.pop_front()
             && let Some(message) = self.get(number)
@@ -83,13 +84,13 @@ impl Outbox {
         }
     }
 
-    /// The number that ends in these bits, of a message that the receiver may still want.
+    /// The number with these low bits, if the receiver may still want that message.
     pub(in crate::engine) fn unsettled(&self, bits: u16) -> Option<u64> {
         let ahead = u64::from(bits.wrapping_sub(self.settled as u16));
         Some(self.settled + ahead).filter(|number| *number < self.sent())
     }
 
-    /// Takes what the receiver says about how far it is; `false` if it cannot be.
+    /// Takes the receiver's report of its progress; `false` if the report is impossible.
     pub(in crate::engine) fn take_progress(&mut self, counts: u16, slots: u16) -> bool {
         let Counts { free, settled, ended } = Counts::from_bits(counts, self.free);
         let end = free + u64::from(slots);
@@ -100,7 +101,7 @@ impl Outbox {
         true
     }
 
-    /// The step of the next message whose memory nobody reads any more.
+    /// The step of the next message whose memory nothing reads any more.
     pub(in crate::engine) fn pop_over(&mut self) -> Option<Option<StepOf>> {
         let front = self.out.front()?;
         if self.first >= self.settled || front.is_posted || front.repairs > 0 {
@@ -110,18 +111,18 @@ impl Outbox {
         self.out.pop_front().map(|message| message.at)
     }
 
-    /// Whether the receiver should hear that all is sent that could be.
+    /// Whether to tell the receiver that everything that could be sent has been sent.
     pub(in crate::engine) fn is_untold(&self) -> bool {
         self.posted.is_empty() && self.sent() > self.told
     }
 
-    /// How many messages have been sent, as the receiver is told.
+    /// How many messages have been sent, to be reported to the receiver.
     pub(in crate::engine) fn tell(&mut self) -> u16 {
         self.told = self.sent();
         self.told as u16
     }
 
-    /// Whether the receiver has something to settle, now or later.
+    /// Whether the receiver still has messages to settle, now or later.
     pub(in crate::engine) fn is_waited_for(&self) -> bool {
         !self.to_send.is_empty() || self.sent() > self.settled
     }
@@ -184,7 +185,7 @@ mod tests {
         let mut outbox = Outbox::default();
         assert!(outbox.post(step(0)) && outbox.post(step(1)));
         assert!(outbox.has_room(4, 3) && !outbox.has_room(4, 2));
-        // The first one lacks something.
+        // The first message has gaps.
         assert!(outbox.take_progress(counts(0, 0, 2), 4));
         assert!(outbox.has_room(4, 2));
         assert!(outbox.post(step(2)) && outbox.post(step(3)));
