@@ -53,7 +53,7 @@ def create(options, pg_options: Options | None = None) -> Backend:
         setup_timeout=min(limit, _SETUP_LIMIT).total_seconds(),
         **asdict(chosen),
     )
-    return Backend(comm)
+    return Backend(comm, chosen.transport)
 
 
 def _device(store: dist.Store, rank: int) -> str:
@@ -114,12 +114,12 @@ def _base() -> type:
 class Backend(_base()):
     """A process group over a communicator. Operations run in the order of calls."""
 
-    def __init__(self, comm: bowline.Communicator) -> None:
+    def __init__(self, comm: bowline.Communicator, transport: str) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._rank, self._size = comm.rank, comm.size
         self._watcher = Watcher()
-        self._stager = Stager(comm)
+        self._stager = Stager(comm, transport)
 
     def getBackendName(self) -> str:  # noqa: N802, torch's name
         return "bowline"

@@ -12,8 +12,10 @@ import bowline
 from .tensors import Op, nbytes
 from .work import Call
 
-# Elementwise operations are cut into pieces of this many bytes, so that copies and transfers overlap.
-_PIECE_BYTES = 4 << 20
+# Elementwise operations are cut into pieces of this many bytes, so that copies and transfers overlap. The other
+# transports are for long links: there each piece costs a round trip or two, and a copy next to nothing.
+_PIECE_BYTES = {"rc": 4 << 20}
+_LONG_PIECE_BYTES = 64 << 20
 _ELEMENTWISE = ("allreduce", "broadcast", "reduce")
 # Those whose output holds their input where they have none.
 _IN_PLACE = (*_ELEMENTWISE, "allgather", "reduce_scatter")
@@ -22,12 +24,12 @@ _IN_PLACE = (*_ELEMENTWISE, "allgather", "reduce_scatter")
 class StagedCall(Call):
     """A call that the stager's thread carries out."""
 
-    def __init__(self, ops: list[Op], result: list) -> None:
+    def __init__(self, ops: list[Op], result: list, piece_bytes: int) -> None:
         finish = [step for op in ops for step in op.finish]
         super().__init__([], finish, result)
         self.ops = ops
         self.devices = sorted({op.tensor.device for op in ops if op.tensor is not None and op.tensor.is_cuda}, key=str)
-        self.jobs = [_Piece(op) for op in _pieces(ops)]
+        self.jobs = [_Piece(op) for op in _pieces(ops, piece_bytes)]
         #: On the streams that copy, behind the last copy.
         self.copied: list[torch.cuda.Event] = []
         self._over = threading.Event()
@@ -74,8 +76,9 @@ class StagedCall(Call):
 class Stager:
     """A thread for calls that cannot start at once: those on CUDA tensors, and whatever comes behind them."""
 
-    def __init__(self, comm: bowline.Communicator) -> None:
+    def __init__(self, comm: bowline.Communicator, transport: str) -> None:
         self._comm = comm
+        self._piece_bytes = _PIECE_BYTES.get(transport, _LONG_PIECE_BYTES)
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
@@ -86,7 +89,7 @@ class Stager:
         return self._waiting > 0 or any(op.tensor is not None and op.tensor.is_cuda for op in ops)
 
     def submit(self, ops: list[Op], result: list) -> StagedCall:
-        call = StagedCall(ops, result)
+        call = StagedCall(ops, result, self._piece_bytes)
         with self._lock:
             self._waiting += 1
         if self._thread is None:
@@ -109,17 +112,17 @@ class Stager:
             del call
 
 
-def _pieces(ops: list[Op]) -> list[Op]:
+def _pieces(ops: list[Op], piece_bytes: int) -> list[Op]:
     """Operations cut such that copies overlap with transfers. All ranks cut alike."""
     pieces = []
     for op in ops:
         data = op.output
-        if op.name not in _ELEMENTWISE or data is None or not data.is_cuda or nbytes(data) <= _PIECE_BYTES:
+        if op.name not in _ELEMENTWISE or data is None or not data.is_cuda or nbytes(data) <= piece_bytes:
             pieces.append(op)
             continue
         # Bytes or elements: as the operation counts.
         whole = data.view(-1) if op.count == data.numel() else data.view(-1).view(torch.uint8)
-        step = _PIECE_BYTES // whole.element_size()
+        step = piece_bytes // whole.element_size()
         pieces.extend(op.on(None, part, part.numel()) for part in whole.split(step))
     return pieces
 
