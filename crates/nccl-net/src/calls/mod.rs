@@ -30,7 +30,7 @@ type Void = *mut c_void;
 /// `place` is null, or can be written.
 unsafe fn give<T>(place: *mut T, value: T) -> Result<(), Trouble> {
     if place.is_null() {
-        return Err(Trouble::argument("the place for the result is NULL"));
+        return Err(Trouble::argument("the pointer for the result is NULL"));
     }
     // SAFETY: upheld by the caller.
     unsafe { place.write(value) };
@@ -233,7 +233,8 @@ unsafe fn send(
         return Err(wrong_kind(&object, "a connection to send by"));
     };
     if size > MAX_BYTES {
-        return Err(Trouble::argument(format!("a send of {size} bytes: at most {MAX_BYTES} go")));
+        let why = format!("a send of {size} bytes is too long: at most {MAX_BYTES} bytes");
+        return Err(Trouble::argument(why));
     }
     let begun = lock(sender)?.send(data.addr(), size, tag, memory.addr())?;
     // SAFETY: as above.
@@ -262,7 +263,8 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     };
     let Some(count) = usize::try_from(count).ok().filter(|count| (1..=MAX_GROUP).contains(count))
     else {
-        return Err(Trouble::argument(format!("{count} receives at once: 1 to {MAX_GROUP} go")));
+        let why = format!("invalid number of receives {count}: use 1 to {MAX_GROUP}");
+        return Err(Trouble::argument(why));
     };
     // SAFETY: upheld by the caller.
     let (data, sizes, tags, memories) = unsafe {
@@ -273,7 +275,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
             elements(memories, count, "registrations")?,
         )
     };
-    let negative = |_| Trouble::argument("a receive of a negative size");
+    let negative = |_| Trouble::argument("the size of a receive is negative");
     let wish = |i: usize| -> Result<Wish, Trouble> {
         let len = sizes[i].try_into().map_err(|_| ()).map_err(negative)?;
         Ok(Wish { addr: data[i].addr(), len, tag: tags[i], memory: memories[i].addr() })
