@@ -26,8 +26,8 @@ impl Object {
     fn name(&self) -> &'static str {
         match self {
             Object::Listen(_) => "a listener",
-            Object::Send(_) => "a connection to send by",
-            Object::Recv(_) => "a connection to receive by",
+            Object::Send(_) => "a send connection",
+            Object::Recv(_) => "a receive connection",
         }
     }
 }

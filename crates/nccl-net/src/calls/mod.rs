@@ -230,7 +230,7 @@ unsafe fn send(
     unsafe { give(request, null_mut()) }?;
     let object = objects::get(comm)?;
     let Object::Send(sender) = &*object else {
-        return Err(wrong_kind(&object, "a connection to send by"));
+        return Err(wrong_kind(&object, "a send connection"));
     };
     if size > MAX_BYTES {
         let why = format!("a send of {size} bytes is too long: at most {MAX_BYTES} bytes");
@@ -259,7 +259,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     unsafe { give(request, null_mut()) }?;
     let object = objects::get(comm)?;
     let Object::Recv(receiver) = &*object else {
-        return Err(wrong_kind(&object, "a connection to receive by"));
+        return Err(wrong_kind(&object, "a receive connection"));
     };
     let Some(count) = usize::try_from(count).ok().filter(|count| (1..=MAX_GROUP).contains(count))
     else {
@@ -298,7 +298,7 @@ pub(crate) unsafe extern "C" fn iflush(
     guard(|| {
         let object = objects::get(comm)?;
         let Object::Recv(_) = &*object else {
-            return Err(wrong_kind(&object, "a connection to receive by"));
+            return Err(wrong_kind(&object, "a receive connection"));
         };
         // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe { give(request, null_mut()) }
@@ -333,11 +333,11 @@ pub(crate) unsafe extern "C" fn test(request: Void, done: *mut c_int, sizes: *mu
 }
 
 pub(crate) unsafe extern "C" fn close_send(comm: Void) -> Status {
-    close(comm, "a connection to send by", |object| matches!(object, Object::Send(_)))
+    close(comm, "a send connection", |object| matches!(object, Object::Send(_)))
 }
 
 pub(crate) unsafe extern "C" fn close_recv(comm: Void) -> Status {
-    close(comm, "a connection to receive by", |object| matches!(object, Object::Recv(_)))
+    close(comm, "a receive connection", |object| matches!(object, Object::Recv(_)))
 }
 
 pub(crate) unsafe extern "C" fn close_listen(comm: Void) -> Status {
