@@ -204,11 +204,16 @@ pub unsafe extern "C" fn bowline_comm_split(
         // SAFETY: upheld by the caller.
         let comm = unsafe { object(comm, "the communicator") }?;
         if out.is_null() {
-            return Err(Trouble::caller("the place for the result is NULL"));
+            return Err(Trouble::caller("the pointer for the result is NULL"));
         }
         let color = match color {
             ..0 => None,
-            _ => Some(u32::try_from(color).map_err(|_| Trouble::caller("a color above 2^32"))?),
+            _ => Some(u32::try_from(color).map_err(|_| {
+                Trouble::caller(format!(
+                    "invalid color {color}: use 0 to 4294967295, or a negative color for no \
+                     communicator"
+                ))
+            })?),
         };
         match comm.comm.split(color, key)? {
             // SAFETY: upheld by the caller.
@@ -296,8 +301,9 @@ impl Options {
             if given == 0.0 {
                 return Ok(default);
             }
-            Duration::try_from_secs_f64(given)
-                .map_err(|_| Trouble::caller(format!("invalid {what}: {given} s, e.g. 30")))
+            Duration::try_from_secs_f64(given).map_err(|_| {
+                Trouble::caller(format!("invalid {what} {given}: use seconds, e.g. 30"))
+            })
         };
         comm.timeout = seconds(given.timeout_s, comm.timeout, "timeout_s")?;
         comm.setup_timeout = seconds(given.setup_timeout_s, comm.setup_timeout, "setup_timeout_s")?;
@@ -310,7 +316,11 @@ impl Options {
             BOWLINE_SR_NACK => CommTransport::Sdr(SdrScheme::SrNack),
             BOWLINE_EC_MDS => CommTransport::Sdr(SdrScheme::EcMds),
             BOWLINE_AUTO => CommTransport::Sdr(SdrScheme::Auto),
-            other => return Err(Trouble::caller(format!("there is no transport {other}"))),
+            other => {
+                return Err(Trouble::caller(format!(
+                    "unknown transport {other}: use BOWLINE_RC to BOWLINE_AUTO (0 to 4)"
+                )));
+            }
         };
         comm.multicast = given.multicast != 0;
         if given.window_bytes > 0 {
@@ -325,7 +335,11 @@ impl Options {
         let recovery = given.recovery != 0;
         comm.bounds = Bounds::new(deadline, share)
             .map(|bounds| Bounds { recovery, ..bounds })
-            .ok_or_else(|| Trouble::caller(format!("max_loss {share}: a share, e.g. 0.01")))?;
+            .ok_or_else(|| {
+                Trouble::caller(format!(
+                    "invalid max_loss {share}: use a share from 0 to 1, e.g. 0.01"
+                ))
+            })?;
         if given.device.is_null() {
             return Ok(Options { device: None, comm });
         }
@@ -352,6 +366,6 @@ impl Options {
 fn resolve(address: &str) -> Result<SocketAddr, Trouble> {
     let found = address.to_socket_addrs().ok().and_then(|mut found| found.next());
     found.ok_or_else(|| {
-        Trouble::caller(format!("{address:?} stands for no address: write e.g. 10.0.0.7:29500"))
+        Trouble::caller(format!("invalid address {address:?}: use HOST:PORT, e.g. 10.0.0.7:29500"))
     })
 }

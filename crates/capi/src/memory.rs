@@ -41,16 +41,14 @@ pub const BOWLINE_AVERAGE: u32 = 4;
 /// The data type with this constant.
 pub(crate) fn data_type(code: u32) -> Result<DataType, Trouble> {
     DataType::ALL.get(code as usize).copied().ok_or_else(|| {
-        Trouble::caller(format!("there is no data type {code}: take BOWLINE_F32 to BOWLINE_U64"))
+        Trouble::caller(format!("unknown data type {code}: use BOWLINE_F32 to BOWLINE_U64"))
     })
 }
 
 /// The reduction with this constant.
 pub(crate) fn reduce_op(code: u32) -> Result<ReduceOp, Trouble> {
     ReduceOp::ALL.get(code as usize).copied().ok_or_else(|| {
-        Trouble::caller(format!(
-            "there is no reduction {code}: take BOWLINE_SUM to BOWLINE_AVERAGE"
-        ))
+        Trouble::caller(format!("unknown reduction {code}: use BOWLINE_SUM to BOWLINE_AVERAGE"))
     })
 }
 
@@ -82,7 +80,7 @@ pub(crate) unsafe fn string<'a>(text: *const c_char, what: &str) -> Result<&'a s
 /// `out` is null, or may be written.
 pub(crate) unsafe fn give<T>(out: *mut *mut T, value: T) -> Result<(), Trouble> {
     if out.is_null() {
-        return Err(Trouble::caller("the place for the result is NULL"));
+        return Err(Trouble::caller("the pointer for the result is NULL"));
     }
     // SAFETY: upheld by the caller.
     unsafe { out.write(Box::into_raw(Box::new(value))) };

@@ -215,14 +215,16 @@ pub unsafe extern "C" fn bowline_sdr_qp_info_get(
         // SAFETY: upheld by the caller.
         let qp = unsafe { object(qp, "the queue pair") }?;
         if info.is_null() {
-            return Err(Trouble::caller("the place for the information is NULL"));
+            return Err(Trouble::caller("the pointer for the information is NULL"));
         }
         let (addr, own) = (qp.addr.to_string(), qp.qp.info()?.to_bytes());
         let text = [&[addr.len() as u8], addr.as_bytes(), &own].concat();
         let mut out =
             bowline_sdr_qp_info { len: text.len() as u32, bytes: [0; BOWLINE_SDR_INFO_LEN] };
         let room = out.bytes.get_mut(..text.len());
-        let room = room.ok_or_else(|| Trouble::caller("too many channels for the information"))?;
+        let room = room.ok_or_else(|| {
+            Trouble::caller("the information has no room for this many channels: use fewer")
+        })?;
         room.copy_from_slice(&text);
         // SAFETY: upheld by the caller.
         unsafe { info.write(out) };
@@ -248,7 +250,11 @@ pub unsafe extern "C" fn bowline_sdr_qp_connect(
             let (addr, own) = rest.split_at_checked(usize::from(*len))?;
             Some((std::str::from_utf8(addr).ok()?.parse::<IpAddr>().ok()?, own))
         };
-        let invalid = || Trouble::caller("this is not what bowline_sdr_qp_info_get has written");
+        let invalid = || {
+            Trouble::caller(
+                "invalid information: pass what bowline_sdr_qp_info_get returned at the peer",
+            )
+        };
         let (addr, own) = parsed().ok_or_else(invalid)?;
         let own = SdrInfo::from_bytes(own).map_err(bowline::Error::from)?;
         Ok(qp.qp.connect(addr, &own)?)
@@ -273,11 +279,17 @@ pub unsafe extern "C" fn bowline_sdr_mr_reg(
         let access = match flags {
             BOWLINE_SDR_SEND => Access::empty(),
             BOWLINE_SDR_RECV => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            _ => return Err(Trouble::caller(format!("there are no flags {flags}: take 0 or 1"))),
+            _ => {
+                return Err(Trouble::caller(format!(
+                    "invalid flags {flags}: use BOWLINE_SDR_SEND or BOWLINE_SDR_RECV"
+                )));
+            }
         };
         // SAFETY: upheld by the caller.
         let buffer = unsafe { Buffer::foreign(addr.cast(), length, Box::new(())) };
-        let buffer = buffer.ok_or_else(|| Trouble::caller("memory at no address"))?;
+        let buffer = buffer.ok_or_else(|| {
+            Trouble::caller("invalid memory: its address is NULL or beyond the address space")
+        })?;
         Ok(bowline_sdr_mr { mr: ctx.pd.register_buffer(buffer, access)? })
     })
 }
@@ -447,7 +459,7 @@ pub unsafe extern "C" fn bowline_sdr_recv_bitmap_get(
         let handle = unsafe { handle.as_mut() };
         let handle = handle.ok_or_else(|| Trouble::caller("the handle is NULL"))?;
         if bitmap.is_null() || len.is_null() {
-            return Err(Trouble::caller("the place for the bitmap is NULL"));
+            return Err(Trouble::caller("the pointer for the bitmap is NULL"));
         }
         handle.bitmap = handle.qp.recv_bitmap(handle.receive)?;
         // SAFETY: upheld by the caller.
@@ -474,7 +486,7 @@ pub unsafe extern "C" fn bowline_sdr_recv_imm_get(
         // SAFETY: upheld by the caller.
         let handle = unsafe { object(handle, "the handle") }?;
         if immediate.is_null() {
-            return Err(Trouble::caller("the place for the immediate is NULL"));
+            return Err(Trouble::caller("the pointer for the immediate is NULL"));
         }
         if let Some(imm) = handle.qp.recv_imm(handle.receive)? {
             is_there = true;

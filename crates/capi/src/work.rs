@@ -207,7 +207,7 @@ pub unsafe extern "C" fn bowline_work_wait_for(work: *const bowline_work, second
         let work = unsafe { object(work, "the work") }?;
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let outcome = work.wait(limit).unwrap_or_else(|| {
-            let text = format!("the operation is not over after {seconds} s");
+            let text = format!("the operation has not completed within {seconds} s");
             Err(Trouble::new(BOWLINE_E_TIMEOUT, text))
         });
         outcome.map(drop)

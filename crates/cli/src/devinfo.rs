@@ -169,11 +169,12 @@ pub(crate) fn ask(peer: &Peer, request: &str) -> Value {
     let failed = |error: String| json!({ "pid": peer.pid, "device": peer.device, "error": error });
     match control::ask(peer, request, PATIENCE) {
         Ok(answer) if answer.is_empty() => {
-            failed("it does not know how to: it runs another release, or is about to end".into())
+            failed("unknown request: the process runs another release, or is exiting".into())
         }
-        Ok(answer) => serde_json::from_str(&answer)
-            .unwrap_or_else(|e| failed(format!("its answer makes no sense: {e}"))),
-        Err(error) => failed(format!("it does not answer: {error}")),
+        Ok(answer) => {
+            serde_json::from_str(&answer).unwrap_or_else(|e| failed(format!("invalid answer: {e}")))
+        }
+        Err(error) => failed(format!("no answer: {error}")),
     }
 }
 

@@ -81,7 +81,7 @@ impl FromStr for Action {
 pub(crate) fn run(args: &FaultArgs) -> Result<ExitCode, Box<dyn Error>> {
     let line = match args.action {
         None | Some(Action::List) if args.lasts.is_some() => {
-            return Err("--for goes with a fault, not with a list".into());
+            return Err("--for needs a fault, e.g. `bowline fault bl0 down --for 5s`".into());
         }
         None | Some(Action::List) => "faults".to_owned(),
         Some(Action::Order(action)) => format!("fault {}", request(action, args.lasts.as_deref())?),
@@ -141,13 +141,13 @@ fn several<'a>(devices: impl Iterator<Item = (&'a str, u32)>) -> String {
 fn nobody(device: Option<&str>, pid: Option<u32>, live: &[(Peer, Value)]) -> String {
     let what = device.map_or("device".to_owned(), |device| format!("device {device}"));
     let who = match pid {
-        Some(pid) => format!("process {pid} has no {what}, or is no live process of yours"),
+        Some(pid) => format!("process {pid} has no {what}, or is not a running process of yours"),
         None => format!("no live process of yours has a {what}"),
     };
     let others: Vec<String> =
         live.iter().map(|(peer, _)| format!("{} (process {})", peer.device, peer.pid)).collect();
     let instead = if others.is_empty() {
-        "no process has one open at the moment".to_owned()
+        "no running process has one open".to_owned()
     } else {
         format!("there are {}", others.join(", "))
     };
@@ -208,7 +208,7 @@ mod tests {
             describe(&answer),
             "bl0 at 127.0.0.1 of process 7 (ib_write_bw): link down, down for another 1.5 s; loss=0.01"
         );
-        let answer = json!({ "pid": 7, "device": "bl0", "error": "it does not answer: gone" });
-        assert_eq!(describe(&answer), "bl0 of process 7: it does not answer: gone");
+        let answer = json!({ "pid": 7, "device": "bl0", "error": "no answer: gone" });
+        assert_eq!(describe(&answer), "bl0 of process 7: no answer: gone");
     }
 }

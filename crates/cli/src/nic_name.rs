@@ -47,7 +47,10 @@ impl FromStr for NicName {
                 .map_err(|e: bowline::ParseVerbsNameError| e.to_string());
         }
         nic.parse().map(NicName::Addr).map_err(|_| {
-            format!("{text:?} is no device: write an IP address, as 10.0.0.7, or verbs:NAME, as verbs:mlx5_0")
+            format!(
+                "invalid device {text:?}: write an IP address, e.g. 10.0.0.7, or verbs:NAME, e.g. \
+                 verbs:mlx5_0"
+            )
         })
     }
 }

@@ -94,7 +94,7 @@ fn errors_say_what_is_wrong() {
     fails(
         &["no-such-device", "--pid", "1"],
         1,
-        "process 1 has no device no-such-device, or is no live process",
+        "process 1 has no device no-such-device, or is not a running process",
     );
     fails(&["bl0", "sideways"], 2, "write down, up");
     fails(&["bl0", "loss=200%"], 2, "probability");
@@ -102,5 +102,5 @@ fn errors_say_what_is_wrong() {
     fails(&["bl0", "down", "--for", "5"], 1, "invalid duration `5`: add a unit, e.g. 5ms");
     fails(&["bl0", "down", "--for", "ever"], 1, "duration");
     fails(&["bl0", "up", "--for", "5s"], 1, "for good");
-    fails(&["bl0", "list", "--for", "5s"], 1, "not with a list");
+    fails(&["bl0", "list", "--for", "5s"], 1, "--for needs a fault");
 }

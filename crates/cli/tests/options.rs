@@ -149,7 +149,7 @@ fn patterns_leave_out_and_delete_spares_what_they_do() {
     let patterns = ["--exclude", "*.o", "--include", "keep.o", "--exclude", "target/"];
     let dir = scratch.path("t");
     let forbidding = Recv::start(&out, &[]);
-    failed(&forbidding.send(&[&dir], &["--delete"]), "start `bowline recv` with --delete");
+    failed(&forbidding.send(&[&dir], &["--delete"]), "start `bowline recv` there with --delete");
     drop(forbidding);
 
     let recv = Recv::start(&out, &["--delete"]);
@@ -350,7 +350,7 @@ fn a_full_disk_is_said_before_anything_is_sent() {
         return;
     }
     let recv = Recv::start(&scratch.path("out"), &[]);
-    failed(&recv.send(&[&path], &[]), "are free there");
+    failed(&recv.send(&[&path], &[]), "not enough space");
     // The receiver also accepts the next transfer.
     recv.send_ok(&[&scratch.write("small", b"x")], &[]);
 }
@@ -374,7 +374,7 @@ fn ctrl_c_at_either_end_says_what_happened_and_how_to_go_on() {
             assert!(start.elapsed() < Duration::from_secs(20), "nothing arrives");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let go_on = "the same `bowline send` goes on with it";
+        let go_on = "the same `bowline send` again to resume";
         if at_sender {
             interrupt(&sender);
             let output = sender.wait_with_output().unwrap();
@@ -390,7 +390,7 @@ fn ctrl_c_at_either_end_says_what_happened_and_how_to_go_on() {
     let mut idle = Recv::start(&out, &[]);
     interrupt(&idle.child);
     assert_eq!(idle.child.wait().unwrap().code(), Some(130));
-    idle.line_with("nothing was under way");
+    idle.line_with("no transfer was running");
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn hosts_and_ports_are_taken_as_people_write_them() {
     let wrong = bowline(&config).arg("send").arg(&file).arg("nas:70000").output().unwrap();
     failed(&wrong, "e.g. nas:18517");
     let nowhere = bowline(&config).arg("send").arg(&file).output().unwrap();
-    failed(&nowhere, "where to?");
+    failed(&nowhere, "no receiver");
     let v6 = Command::new("true").status().is_ok() && Path::new("/proc/net/if_inet6").exists();
     if !v6 || std::net::TcpListener::bind("[::1]:0").is_err() {
         eprintln!("SKIPPED: no IPv6 here");

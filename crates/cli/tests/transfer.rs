@@ -116,7 +116,7 @@ fn a_transfer_goes_on_where_either_end_was_killed() {
             sender.wait().unwrap();
         } else {
             let output = sender.wait_with_output().unwrap();
-            failed(&output, "the receiver is gone");
+            failed(&output, "lost the connection to the receiver");
             let recv = Recv::start(&out, &["--once"]);
             let sent = recv.send_ok(&[&file], &[]);
             check_resumed(&sent, &bytes, &out);

@@ -100,7 +100,7 @@ fn a_late_run_is_refused() {
     args.extend(["--link", "delay=1ms", "--late-limit", "1ns", "--json"]);
     let refused = wan(&args);
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("run refused"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("invalid run"));
     assert!(report(&refused)["refused"].as_str().is_some_and(|why| why.contains("late")));
 }
 

@@ -180,7 +180,10 @@ pub enum InvalidRequest {
         ranks: u32,
     },
     /// The count that a rank sends to itself differs from the count that it receives from itself.
-    #[error("all-to-all sends {send} elements to itself and receives {recv} from itself")]
+    #[error(
+        "all-to-all: this rank sends {send} elements to itself but receives {recv}: make the two \
+         counts equal"
+    )]
     OwnCounts {
         /// Elements to itself.
         send: usize,
@@ -188,15 +191,15 @@ pub enum InvalidRequest {
         recv: usize,
     },
     /// The buffers would be larger than can be addressed.
-    #[error("the buffers of this operation would have more than 2^47 bytes")]
+    #[error("the buffers of this operation are larger than 2^47 bytes: use a smaller count")]
     TooLong,
     /// A group without ranks, or with too many.
-    #[error("a group of {0} ranks: it has 1 to {MAX_RANKS}")]
+    #[error("invalid group size {0}: use 1 to {MAX_RANKS} ranks")]
     Ranks(u32),
     /// Bounds for an operation or algorithm that does not support them.
     #[error(
-        "{operation} cannot have a deadline or loss by algorithm `{algorithm}`: \
-         take direct or exchange, or no bounds"
+        "algorithm `{algorithm}` does not support a deadline or loss for {operation}: \
+         use direct or exchange, or no bounds"
     )]
     Unbounded {
         /// The operation.
@@ -206,12 +209,12 @@ pub enum InvalidRequest {
     },
     /// The algorithm `two-level`, but hosts do not have equally many ranks.
     #[error(
-        "algorithm `two-level` needs several hosts with several ranks each, as many on each: \
-         take auto"
+        "algorithm `two-level` needs at least two hosts with the same number of ranks, at least \
+         two each: use auto"
     )]
     Hosts,
     /// An algorithm that the operation does not support.
-    #[error("{operation} has no algorithm `{algorithm}`: take one of {known}")]
+    #[error("{operation} does not support algorithm `{algorithm}`: use one of {known}")]
     Algorithm {
         /// The operation.
         operation: &'static str,

@@ -53,7 +53,7 @@ pub enum DeviceError {
         why: String,
     },
     /// Objects of two devices were mixed.
-    #[error("{what} belongs to another device: make both from the same one")]
+    #[error("{what} belongs to another device: create both on the same device")]
     Foreign {
         /// The object.
         what: &'static str,

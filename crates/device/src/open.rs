@@ -199,7 +199,7 @@ impl DeviceSpec {
     fn check_mtu(&self, ip_mtu: u32) -> Result<Mtu, DeviceError> {
         let largest = Mtu::for_ip_mtu(ip_mtu).ok_or_else(|| DeviceError::Invalid {
             what: "address",
-            why: format!("its interface carries only {ip_mtu} bytes a packet, too few for RoCEv2"),
+            why: format!("the interface's MTU of {ip_mtu} bytes is too small for RoCEv2"),
         })?;
         match self.limits.mtu {
             Some(mtu) if mtu > largest => Err(DeviceError::Invalid {

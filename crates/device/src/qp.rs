@@ -15,7 +15,7 @@ use crate::verbs::no_lane;
 use crate::{Cq, Device, DeviceError, Pd, Srq, Xrcd, turn};
 
 /// The name of the operation in errors, if only an engine supports it.
-const ENGINE: &str = "what is asked of this queue pair";
+const ENGINE: &str = "this queue pair operation";
 
 /// The attributes of a new queue pair.
 pub struct QpRequest {

@@ -103,7 +103,11 @@ impl DeviceSpec {
                 "a verbs device spreads its work by itself",
             ),
             (self.via != Via::Udp, "--via", "the NIC carries its own packets"),
-            (self.udp.udp_port != ROCE_UDP_PORT, "another UDP port", "NICs know 4791 alone"),
+            (
+                self.udp.udp_port != ROCE_UDP_PORT,
+                "another UDP port",
+                "hardware NICs use port 4791 only",
+            ),
             (
                 self.link.is_some(),
                 "impairing packets",
@@ -132,7 +136,7 @@ impl DeviceSpec {
             (
                 limits.window_bytes.is_some(),
                 "a window",
-                "the NIC limits what is in flight by itself",
+                "the NIC limits the bytes in flight itself",
             ),
             (
                 own_limits.iter().any(Option::is_some),

@@ -27,7 +27,7 @@ impl Mode {
 
 /// An unknown mode name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no mode of failover: write exact or shift")]
+#[error("unknown failover mode {0:?}: use exact or shift")]
 pub struct UnknownMode(String);
 
 impl FromStr for Mode {

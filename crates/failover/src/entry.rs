@@ -24,9 +24,7 @@ pub struct Entry {
 
 /// Bytes that are not an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "not an entry of this version: is another program, or another release, using the same job name?"
-)]
+#[error("invalid store entry: another program or another release may be using the same job name")]
 pub struct BadEntry;
 
 /// The first byte: whether keys are the same on both NICs.

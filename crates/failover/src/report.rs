@@ -27,7 +27,7 @@ impl Cause {
             Cause::LocalPort => "local port down",
             Cause::PeerPort => "peer's port down",
             Cause::Path => "path dead",
-            Cause::Return => "default rail good again",
+            Cause::Return => "default rail works again",
         }
     }
 }

@@ -68,13 +68,16 @@ fn list(get: &dyn Fn(&str) -> Option<String>, local: &[LocalAddress]) -> Result<
             let (name, addr) = item.split_once('=')?;
             nic(name, addr.parse().ok()?)
         };
-        let wrong =
-            |item| format!("BOWLINE_DEVICES: {item:?} is no NAME=ADDRESS, e.g. bl0=192.168.1.7");
+        let wrong = |item| {
+            format!(
+                "BOWLINE_DEVICES: invalid entry {item:?}: use NAME=ADDRESS, e.g. bl0=192.168.1.7"
+            )
+        };
         return items.map(|item| parse(item).ok_or_else(|| wrong(item))).collect();
     }
     if let Some(addr) = get("BOWLINE_DEVICE") {
         let parsed = addr.parse().ok().and_then(|addr| nic("bl0", addr));
-        let wrong = || format!("BOWLINE_DEVICE={addr}: it is no IP address, e.g. 192.168.1.7");
+        let wrong = || format!("BOWLINE_DEVICE={addr}: invalid IP address: use e.g. 192.168.1.7");
         return parsed.map(|nic| vec![nic]).ok_or_else(wrong);
     }
     let mut addrs = local.iter().map(|local| local.addr);

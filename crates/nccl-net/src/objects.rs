@@ -26,8 +26,8 @@ impl Object {
     fn name(&self) -> &'static str {
         match self {
             Object::Listen(_) => "a listener",
-            Object::Send(_) => "a connection to send by",
-            Object::Recv(_) => "a connection to receive by",
+            Object::Send(_) => "a send connection",
+            Object::Recv(_) => "a receive connection",
         }
     }
 }
@@ -54,7 +54,9 @@ pub(crate) fn get(handle: *mut c_void) -> Result<Arc<Object>, Trouble> {
     let number = handle.addr() >> REQUEST_BITS;
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     let found = table.objects.get(&number).cloned();
-    found.ok_or_else(|| Trouble::argument(format!("{handle:?} is no connection, or is closed")))
+    found.ok_or_else(|| {
+        Trouble::argument(format!("invalid handle {handle:?}: not a connection, or already closed"))
+    })
 }
 
 /// Removes an object from the table. A call in progress in another thread still has it.
@@ -98,7 +100,7 @@ pub(crate) fn request(handle: *mut c_void, index: usize) -> *mut c_void {
 /// The number of a request.
 pub(crate) fn request_index(request: *mut c_void) -> Result<usize, Trouble> {
     let index = request.addr() & ((1 << REQUEST_BITS) - 1);
-    index.checked_sub(1).ok_or_else(|| Trouble::argument(format!("{request:?} is no request")))
+    index.checked_sub(1).ok_or_else(|| Trouble::argument(format!("invalid request {request:?}")))
 }
 
 /// A number as a pointer for NCCL.
@@ -108,7 +110,7 @@ pub(crate) fn pointer(number: usize) -> *mut c_void {
 
 /// The error for a handle of the wrong kind.
 pub(crate) fn wrong_kind(object: &Object, wanted: &str) -> Trouble {
-    Trouble::argument(format!("{} was given, and {wanted} is due", object.name()))
+    Trouble::argument(format!("expected {wanted}, got {}", object.name()))
 }
 
 /// Locks the data of one connection. If a panic has left it half-changed, every later lock fails.

@@ -156,6 +156,6 @@ pub enum PeerError {
         source: io::Error,
     },
     /// The system gives no random numbers.
-    #[error("the system gives no random numbers")]
+    #[error("cannot get random numbers from the system")]
     Random,
 }

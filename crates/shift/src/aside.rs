@@ -91,7 +91,7 @@ unsafe extern "C" fn create_qp_ex(
     let qp = unsafe { real(context, init) };
     // SAFETY: the caller passed valid attributes.
     if !qp.is_null() && unsafe { (*init).qp_type } == IBV_QPT_RC {
-        behind(|| session.tell_once("a queue pair made by ibv_create_qp_ex has no backup"));
+        behind(|| session.tell_once("a queue pair created with ibv_create_qp_ex has no backup"));
     }
     qp
 }

@@ -154,7 +154,7 @@ impl RailNic for HwRail<'_> {
         // connection.
         let Some(left) = qp.detach(carry == Carry::Transport) else {
             qp.fail();
-            return Err(refused("more requests are outstanding than its queue holds"));
+            return Err(refused("more requests are outstanding than its queue has room for"));
         };
         Ok(Box::new(HwBody { qp, left }))
     }

@@ -482,8 +482,8 @@ impl Session {
             match Entry::decode(&bytes) {
                 Ok(entry) => self.peer_found(core, who, &entry),
                 Err(error) => self.log.warn(&format!(
-                    "failover: what the store has for the peer of QP {} makes no sense ({error}): \
-                     it has no backup",
+                    "failover: invalid store entry for the peer of QP {} ({error}), so the QP has \
+                     no backup; run the same version in all processes of the job",
                     who.qpn
                 )),
             }

@@ -92,7 +92,9 @@ impl Session {
             let backup = unsafe { (session.library.ibv_alloc_pd)(session.contexts[1].raw()) };
             if backup.is_null() {
                 let why = last_error();
-                return session.log.warn(&format!("failover: no domain on the backup: {why}"));
+                return session.log.warn(&format!(
+                    "failover: cannot allocate a protection domain on the backup: {why}"
+                ));
             }
             let mut pds = session.pds.lock().unwrap_or_else(PoisonError::into_inner);
             pds.insert(pd.get() as usize, backup);
@@ -128,7 +130,9 @@ impl Session {
             // SAFETY: null, or a region that was just registered.
             let Some(made) = (unsafe { backup.as_ref() }) else {
                 let why = last_error();
-                return session.log.warn(&format!("failover: memory on the backup: {why}"));
+                return session
+                    .log
+                    .warn(&format!("failover: cannot register memory on the backup: {why}"));
             };
             let key = session.region_made(lkey, rkey, made);
             let mut mrs = session.mrs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,7 +161,9 @@ impl Session {
             let made = unsafe { create(context, depth, null_mut(), null_mut(), 0) };
             if made.is_null() {
                 let why = last_error();
-                return session.log.warn(&format!("failover: no queue on the backup: {why}"));
+                return session.log.warn(&format!(
+                    "failover: cannot create a completion queue on the backup: {why}"
+                ));
             }
             cq.set_backup(made);
         });
@@ -174,7 +180,9 @@ impl Session {
             let code = unsafe { (session.library.ibv_resize_cq)(backup, depth) };
             if code != 0 {
                 let why = io::Error::from_raw_os_error(code);
-                session.log.warn(&format!("failover: a queue on the backup is too short: {why}"));
+                session.log.warn(&format!(
+                    "failover: cannot resize a completion queue on the backup: {why}"
+                ));
             }
         });
     }
@@ -213,7 +221,9 @@ impl Session {
             let made = unsafe { (session.library.ibv_create_qp)(pd, &raw mut init) };
             if made.is_null() {
                 let why = last_error();
-                return session.log.warn(&format!("failover: no queue pair on the backup: {why}"));
+                return session
+                    .log
+                    .warn(&format!("failover: cannot create a queue pair on the backup: {why}"));
             }
             qp.set_spare(made);
             session.add_qp(Rail::Backup, &qp);

@@ -43,8 +43,8 @@ extern "C" fn at_end() {
     let is_it = PROCESS.load(Ordering::Relaxed) == std::process::id();
     if is_it && !SEEN.load(Ordering::Relaxed) && is_loaded() {
         log::log().warn(
-            "failover: the program opened libibverbs by itself (dlopen), which cannot be stood \
-             before: it ran without a backup",
+            "failover: the program loaded libibverbs with dlopen, which cannot be interposed: it \
+             ran without a backup",
         );
     }
 }

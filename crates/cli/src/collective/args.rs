@@ -234,7 +234,9 @@ impl CollectiveArgs {
         let max_loss = self.max_loss.unwrap_or(0.0);
         let bounds = Bounds::new(self.deadline.unwrap_or_default(), max_loss);
         let bounds = bounds.map(|bounds| Some(Bounds { recovery: self.recovery, ..bounds }));
-        bounds.ok_or_else(|| format!("--max-loss {max_loss} is not from 0 to 1"))
+        bounds.ok_or_else(|| {
+            format!("invalid --max-loss {max_loss}: write a share from 0 to 1, e.g. 1% or 0.01")
+        })
     }
 
     /// The sizes to measure, in order.

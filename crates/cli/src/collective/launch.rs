@@ -90,7 +90,7 @@ fn free_port() -> Result<String, String> {
 fn killed(rank: u32, status: ExitStatus) -> Option<String> {
     match status.code() {
         Some(0..=2) => None,
-        _ => Some(format!("rank {rank} has ended: {status}")),
+        _ => Some(format!("rank {rank} failed: {status}")),
     }
 }
 

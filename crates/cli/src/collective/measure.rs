@@ -34,7 +34,7 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     let meeting = rendezvous::from_env()?;
     let (rank, ranks) = (meeting.rank, meeting.ranks);
     if args.test.is_rooted() && args.root >= ranks {
-        return Err(format!("--root {} is no rank of {ranks}: they count from 0", args.root).into());
+        return Err(format!("invalid --root {}: there are {ranks} ranks, from 0", args.root).into());
     }
     let name = match &args.device {
         Some(name) => name.clone(),

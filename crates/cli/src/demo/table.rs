@@ -200,8 +200,8 @@ fn survived(rows: &[Row]) -> String {
         return String::new();
     };
     format!(
-        "\nWhen the sending NIC was killed half-way, {} went on over another {ms:.1} ms later, and lost \
-         nothing.",
+        "\nWhen the sending NIC was killed halfway, {} continued over another one {ms:.1} ms \
+         later, and lost nothing.",
         row.scheme
     )
 }

@@ -32,7 +32,7 @@ fn page(report: &Report<'_>, drawings: &[String]) -> String {
     let plan = report.plan;
     let mut page = Page::new(&plan.title, &format!("bowline sim run {}", report.name));
     page.paragraph(&plan.about);
-    page.paragraph("Lines are the model's, dots the protocol's own code in virtual time.");
+    page.paragraph("Lines show the model; dots show the protocol code in virtual time.");
     page.charts(drawings);
     page.heading("Where the code ran");
     let (head, cells) = report.cells(false);

@@ -121,7 +121,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     let (name, text) = find(&args.name)?;
     let experiment: Experiment = toml::from_str(&text)
-        .map_err(|e| format!("{name} is no plan: {}", e.to_string().trim_end()))?;
+        .map_err(|e| format!("invalid plan {name}: {}", e.to_string().trim_end()))?;
     let broken = match experiment {
         Experiment::Sweep(plan) => run_sweep(args, &name, &plan)?,
         Experiment::Steps(plan) => run_steps(args, &name, &plan)?,
@@ -147,8 +147,8 @@ fn verdict(args: &RunArgs, broken: usize) -> ExitCode {
 fn verdict_line(name: &str, broken: usize) -> String {
     match broken {
         0 => format!("{name}: check passed"),
-        1 => format!("{name}: check failed, 1 bar does not hold"),
-        _ => format!("{name}: check failed, {broken} bars do not hold"),
+        1 => format!("{name}: check failed: 1 threshold does not hold"),
+        _ => format!("{name}: check failed: {broken} thresholds do not hold"),
     }
 }
 
@@ -295,8 +295,8 @@ mod tests {
     #[test]
     fn a_check_ends_in_one_line_that_says_how() {
         assert_eq!(verdict_line("fig9", 0), "fig9: check passed");
-        assert_eq!(verdict_line("fig9", 1), "fig9: check failed, 1 bar does not hold");
-        assert_eq!(verdict_line("fig9", 2), "fig9: check failed, 2 bars do not hold");
+        assert_eq!(verdict_line("fig9", 1), "fig9: check failed: 1 threshold does not hold");
+        assert_eq!(verdict_line("fig9", 2), "fig9: check failed: 2 thresholds do not hold");
         let args = RunArgs { check: true, ..RunArgs::of("fig9") };
         assert_eq!(verdict(&args, 1), ExitCode::FAILURE);
         assert_eq!(verdict(&args, 0), ExitCode::SUCCESS);

@@ -55,7 +55,7 @@ impl Point {
     /// A point for a scheme, written `name` or `name:k,m`, with the paper's other parameters.
     pub(super) fn of(scheme: &str) -> Result<Point, String> {
         let (name, code) = scheme.split_once(':').unwrap_or((scheme, "32,8"));
-        let wrong = || format!("{scheme:?} is no scheme: write sr-nack, or ec-mds:32,8");
+        let wrong = || format!("invalid scheme {scheme:?}: write e.g. sr-nack or ec-mds:32,8");
         let (k, m) = code.split_once(',').ok_or_else(wrong)?;
         let (k, m) = (k.parse().map_err(|_| wrong())?, m.parse().map_err(|_| wrong())?);
         ReliableConfig::default().scheme(name).map_err(|_| wrong())?;

@@ -46,7 +46,11 @@ pub(crate) fn admit(listener: &Listener, args: &TrustArgs) -> Result<Channel, Bo
         if visit.used_code() {
             tries += 1;
             if tries == MAX_TRIES {
-                return Err(format!("{MAX_TRIES} wrong codes were tried: somebody may be guessing; start again for a new code").into());
+                return Err(format!(
+                    "{MAX_TRIES} wrong codes were tried: somebody may be guessing; start again \
+                     for a new code"
+                )
+                .into());
             }
             thread::sleep(delay);
             delay *= 2;

@@ -58,7 +58,8 @@ pub(crate) fn connect(
     channel.authenticate(&identity, Some(code), |_| Ok(()))?;
     if let (true, Some(key)) = (trust.remember, channel.peer_key()) {
         files.trust_host(&target.to_string(), key)?;
-        output::notice(&format!("{target} is known from now on, by {}", key.fingerprint()));
+        let fingerprint = key.fingerprint();
+        output::notice(&format!("added {target} to the known hosts (key {fingerprint})"));
     }
     Ok(channel)
 }
@@ -80,7 +81,7 @@ fn check(
         }),
         Verdict::Unknown if accept_new || confirm(host, &fingerprint) => {
             files.trust_host(host, key)?;
-            output::notice(&format!("{host} is known from now on, by {fingerprint}"));
+            output::notice(&format!("added {host} to the known hosts (key {fingerprint})"));
             Ok(())
         }
         Verdict::Unknown => Err(PeerError::UnknownHost { host: host.to_owned(), key, fingerprint }),
@@ -94,8 +95,8 @@ fn confirm(host: &str, fingerprint: &str) -> bool {
         return false;
     }
     eprint!(
-        "{host} is not known yet. Its key has the fingerprint {fingerprint}\n\
-         (`bowline key show` prints it there). Connect, and know it from now on? [y/N] "
+        "{host} is unknown. Its key fingerprint is {fingerprint}\n\
+         (compare with `bowline key show` on that host). Trust it and connect? [y/N] "
     );
     let _ = std::io::stderr().flush();
     let mut answer = String::new();

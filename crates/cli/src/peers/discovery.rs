@@ -77,7 +77,8 @@ pub(crate) fn answer(tcp_port: u16, is_open: impl Fn() -> bool) -> io::Result<()
 /// Asks this host's networks for a receiver with a code.
 pub(crate) fn find() -> Result<Target, String> {
     let mut nonce = [0; 8];
-    getrandom::fill(&mut nonce).map_err(|e| format!("the system gives no random numbers: {e}"))?;
+    getrandom::fill(&mut nonce)
+        .map_err(|e| format!("cannot get random numbers from the system: {e}"))?;
     let sockets: Vec<(UdpSocket, SocketAddr)> = local_v4().into_iter().filter_map(asker).collect();
     let question = message(QUESTION, nonce, 0);
     let mut found: Vec<SocketAddr> = Vec::new();

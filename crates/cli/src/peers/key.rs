@@ -84,14 +84,17 @@ pub(crate) fn run(args: &KeyArgs) -> Result<(), Box<dyn Error>> {
         }
         KeyCommand::Trust { key, name, host: None } => {
             if name.chars().any(char::is_control) {
-                return Err("a name has no control characters".into());
+                return Err("invalid name: remove the control characters".into());
             }
             let new = files.trust_peer(*key, name)?;
             say(new, &format!("the owner of {} may send here", key.fingerprint()));
             Ok(())
         }
         KeyCommand::Forget { what } => match files.forget(what)? {
-            0 => Err(format!("{what} is not known: `bowline key ls` lists what is").into()),
+            0 => Err(format!(
+                "{what} is not trusted: `bowline key ls` lists the trusted hosts and keys"
+            )
+            .into()),
             count => {
                 println!("forgot {count} key{}", if count == 1 { "" } else { "s" });
                 Ok(())
@@ -117,7 +120,7 @@ fn show(files: &TrustFiles, json: bool) -> Result<(), Box<dyn Error>> {
         println!("{value}");
     } else {
         println!("{key}\nfingerprint {}", key.fingerprint());
-        eprintln!("bowline: the secret half is in {}", path.display());
+        eprintln!("bowline: the secret key is in {}", path.display());
     }
     Ok(())
 }

@@ -164,7 +164,7 @@ pub(crate) fn exchange(
     let answer = channel.recv()?;
     let body = answer
         .strip_prefix(&OWN_ANSWER)
-        .ok_or("the peer does not say what it has seen: run the same release on both ends")?;
+        .ok_or("the peer sent no account of the test: run the same release at both ends")?;
     if body.is_empty() {
         return Ok(None);
     }

@@ -308,7 +308,9 @@ impl Spec {
             && !(spec.both && spec.scheme.is_some())
             && spec.chain.is_none_or(|place| place.is_sane() && spec.can_chain());
         spec.transport.check(spec.test)?;
-        if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }
+        let invalid = "invalid request from the client: check its options, and that both ends run \
+                       the same release";
+        if sane { Ok(spec) } else { Err(invalid.to_owned()) }
     }
 
     /// Whether a chain of servers can forward such messages.

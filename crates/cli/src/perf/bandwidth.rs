@@ -205,7 +205,7 @@ pub(crate) fn both<'a>(
             }
         }
         let peers = listener.join().map_err(|_| "the thread that listens to the peer failed")??;
-        let own = own.ok_or("this end has measured nothing")?;
+        let own = own.ok_or("internal error: this end has no result")?;
         Ok([own, peers])
     })
 }

@@ -79,7 +79,7 @@ impl End {
         let qp = make(&pd, &config)?;
         let name = spec.scheme.clone().unwrap_or_default();
         let scheme = qp.scheme(&name).map_err(|_| {
-            format!("there is no scheme {name:?}: choose one of {}", names(&config).join(", "))
+            format!("unknown scheme {name:?}: choose one of {}", names(&config).join(", "))
         })?;
         let mr = pd.register(spec.max_size(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let enough = (DEPTH_BYTES / spec.max_size().max(1) as u32).max(MIN_DEPTH);
@@ -115,7 +115,7 @@ impl End {
             }
             if start.elapsed() > STALL {
                 let secs = STALL.as_secs();
-                let why = format!("the peer has done nothing for {secs} s: is it still there?");
+                let why = format!("no progress for {secs} s: check that the peer is still running");
                 return Err(why.into());
             }
         }

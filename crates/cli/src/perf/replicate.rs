@@ -35,11 +35,12 @@ struct Sender {
 /// Measures at the sender, for every size.
 pub(crate) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     if !matches!(args.test, Test::WriteBw | Test::SendBw) {
-        return Err("--to is for write-bw and send-bw: servers of other tests answer".into());
+        return Err("--to works with write-bw and send-bw only".into());
     }
     match (&args.scheme, args.replicate) {
         (Some(_), Replicate::Chain) => {
-            return Err("a chain is over RC: leave --scheme out, or use --replicate port".into());
+            let why = "--replicate chain uses RC: remove --scheme, or use --replicate port";
+            return Err(why.into());
         }
         (Some(_), _) => return replicate_scheme::client(args),
         (None, Replicate::Chain) => return chain::client(args),

@@ -59,8 +59,11 @@ impl Rig {
         let bytes = slot as u64 * places as u64 * 2 * u64::from(spec.qps);
         if bytes > MAX_MEMORY {
             let (asked, most) = (bytes >> 20, MAX_MEMORY >> 20);
-            let why = format!("needs {asked} MiB, at most {most} are allowed: use fewer QPs");
-            return Err(format!("{why}, smaller messages or a smaller region").into());
+            return Err(format!(
+                "the test needs {asked} MiB of memory, and {most} MiB is the maximum: use fewer \
+                 QPs, smaller messages or a smaller region"
+            )
+            .into());
         }
         let rights = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
@@ -246,7 +249,7 @@ impl<'a> Poller<'a> {
         if since.elapsed() > STALL {
             let secs = STALL.as_secs();
             return Err(
-                format!("the peer has done nothing for {secs} s: is it still there?").into()
+                format!("no progress for {secs} s: check that the peer is still running").into()
             );
         }
         Ok(())

@@ -11,7 +11,8 @@ pub(crate) fn read_key(path: &Path) -> Result<[u8; KEY_LEN], String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {name}: {e}"))?;
     parse_key(text.trim()).ok_or_else(|| {
         format!(
-            "{name} is no key: it must have 64 hexadecimal digits, as `openssl rand -hex 32` writes"
+            "{name} is not a key file: it must contain 64 hexadecimal digits; create one with \
+             `openssl rand -hex 32 > FILE`"
         )
     })
 }

@@ -78,7 +78,9 @@ fn accept(args: &PerfArgs, listener: &Listener) -> Result<Channel, Box<dyn Error
         return Ok(channel);
     }
     if let Some(Some(_)) = &args.trust.code {
-        return Err("--code at the server takes no words: it prints those for the client".into());
+        return Err(
+            "--code takes no words at the server: it prints the words for the client".into()
+        );
     }
     peers::admit(listener, &args.trust)
 }

@@ -57,7 +57,7 @@ impl Transport {
         };
         let (test, name) = (test.name(), self.name());
         can.then_some(()).ok_or(format!(
-            "{name} cannot carry {test}: leave --transport out, as in `bowline perf {test}`"
+            "{test} does not work over {name}: remove --transport, e.g. `bowline perf {test}`"
         ))
     }
 }

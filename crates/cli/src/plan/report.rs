@@ -15,7 +15,7 @@ pub(super) fn html(
     ring: Option<&Ring>,
     source: &str,
 ) -> Result<String, String> {
-    let mut page = Page::new("Which reliability for this link", &point.headline());
+    let mut page = Page::new("Which reliability scheme suits this link", &point.headline());
     page.lead(&format!("Take {}", point.advice.reason));
     summary(&mut page, point);
     let schemes = question.schemes().map_err(named)?;
@@ -28,7 +28,7 @@ pub(super) fn html(
         );
     }
     page.heading("How it changes with loss, size, distance and bandwidth");
-    page.paragraph("Times the ideal of the same place: what the link would take without loss.");
+    page.paragraph("Relative to the ideal time at the same point: the time without loss.");
     let mut charts = Vec::new();
     for axis in [Axis::Loss, Axis::Size, Axis::Distance, Axis::Bandwidth] {
         let sweep = Sweep::new(question, axis).map_err(named)?;
@@ -57,7 +57,7 @@ fn summary(page: &mut Page, point: &Point) {
         page.paragraph(&format!("Best effort leaves something out of {share} of messages."));
     }
     page.paragraph(&format!("Run it by {}.", point.advice.command.replace('`', "")));
-    page.heading("What each needs at the other end").list(&point.needs);
+    page.heading("What each scheme needs at the other end").list(&point.needs);
     let lines = point.advice.crossover_lines(&point.transfer);
     if !lines.is_empty() {
         page.heading("Where the answer changes").list(&lines);

@@ -96,7 +96,8 @@ fn check_local(addr: IpAddr) -> Result<(), String> {
     match UdpSocket::bind((addr, 0)) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
-            Err("it is no address of this host (`ip address` lists those)".to_owned())
+            Err("this host does not have this address (`ip address` lists its addresses)"
+                .to_owned())
         }
         Err(error) => Err(format!("it cannot be used: {error}")),
     }
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn what_cannot_work_is_said_before_the_program_starts() {
         let error = passed(&["bl0=192.0.2.1"], &["bl0=127.0.0.1"], None).unwrap_err();
-        assert!(error.contains("no address of this host"), "{error}");
+        assert!(error.contains("this host does not have this address"), "{error}");
         let error = passed(&["bl7=127.0.0.2"], &["bl0=127.0.0.1"], None).unwrap_err();
         assert!(error.contains("no --device bl7"), "{error}");
         let error = passed(&["bl0=127.0.0.1"], &["bl0=127.0.0.1"], None).unwrap_err();

@@ -36,7 +36,8 @@ fn choose(asked: &str, listed: &[ListedDevice]) -> Result<String, String> {
     for name in [first, second] {
         if !usable.contains(&name) {
             return Err(format!(
-                "--hardware: {name:?} is no RoCE device with an address on an active port; {there}"
+                "--hardware: {name:?} is not a RoCE device with an address on an active port; \
+                 {there}"
             ));
         }
     }
@@ -75,7 +76,7 @@ mod tests {
         for (asked, part) in [
             ("", "needs two RoCE devices"),
             ("rxe0", "e.g. --hardware=mlx5_0,mlx5_1"),
-            ("rxe0,rxe1", "\"rxe1\" is no RoCE device with an address on an active port"),
+            ("rxe0,rxe1", "\"rxe1\" is not a RoCE device with an address on an active port"),
             ("rxe0,rxe0", "its own backup"),
         ] {
             let error = choose(asked, &listed).unwrap_err();

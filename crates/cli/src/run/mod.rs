@@ -93,7 +93,7 @@ fn parse_device(text: &str) -> Result<(String, IpAddr), String> {
     let (name, addr) = text.split_once('=').ok_or_else(|| example.to_owned())?;
     let valid = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > 32 || !name.chars().all(valid) {
-        return Err(format!("{name:?} is no device name; {example}"));
+        return Err(format!("invalid device name {name:?}: {example}"));
     }
     if VerbsName::is_meant(addr) {
         return Err(format!(
@@ -101,7 +101,7 @@ fn parse_device(text: &str) -> Result<(String, IpAddr), String> {
              `bowline run`; `bowline perf -d {addr}` runs Bowline over it"
         ));
     }
-    let addr = addr.parse().map_err(|_| format!("{addr:?} is no IP address; {example}"))?;
+    let addr = addr.parse().map_err(|_| format!("invalid IP address {addr:?}: {example}"))?;
     Ok((name.to_owned(), addr))
 }
 

@@ -44,7 +44,7 @@ pub(super) fn print(file: &File, json: bool) -> Result<(), Box<dyn Error>> {
     let objects = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     let reports: Vec<Value> = objects.map(output::versioned).collect();
     if reports.is_empty() {
-        eprintln!("bowline: the program opened no device, or ended without a word");
+        eprintln!("bowline: no report: the program opened no device, or was killed");
     }
     for report in &reports {
         if json {

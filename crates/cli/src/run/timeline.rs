@@ -11,7 +11,7 @@ const MAX_SHOWN: usize = 40;
 pub(super) fn describe(failover: &Value) -> String {
     let number = |key: &str| failover[key].as_u64().unwrap_or(0);
     let mut text = format!(
-        "  failover ({}): {} to the backup, {} back, {} failed, {} requests taken along; {}\n",
+        "  failover ({}): {} to the backup, {} back, {} failed, {} requests moved along; {}\n",
         failover["mode"].as_str().unwrap_or("?"),
         counted(number("to_backup"), "move"),
         number("back"),

@@ -77,7 +77,7 @@ enum MergeArg {
 /// Runs `bowline switch`.
 pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
     if matches!(args.via, Via::Shm | Via::Auto) {
-        return Err(format!("a switch does not forward by {}: use udp or xdp", args.via).into());
+        return Err(format!("invalid --via {}: a switch supports udp and xdp", args.via).into());
     }
     let (via, link) = (args.via, args.link.clone());
     let options = SwitchOptions { via, link, ..SwitchOptions::new(args.addr) };
@@ -123,7 +123,7 @@ fn report_events(switch: &Arc<GroupSwitch>) {
                 eprintln!("{}", describe(&event));
             }
             if switch.has_ended() {
-                eprintln!("the socket of the switch has failed: nothing is forwarded any more");
+                eprintln!("the switch's socket failed; forwarding has stopped");
                 std::process::exit(1);
             }
             drop(switch);

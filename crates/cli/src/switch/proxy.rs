@@ -172,5 +172,5 @@ fn ask_all(members: &mut [Member], message: impl Fn(usize) -> Vec<u8>) -> Vec<Op
 
 /// The answer of the first member that is still connected.
 fn first_of(answers: Vec<Option<Vec<u8>>>) -> Result<Vec<u8>, String> {
-    answers.into_iter().flatten().next().ok_or_else(|| "no member is left".to_owned())
+    answers.into_iter().flatten().next().ok_or_else(|| "all members have disconnected".to_owned())
 }

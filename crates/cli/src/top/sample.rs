@@ -182,7 +182,7 @@ mod tests {
             "port": { "impair_lost": 100, "tx_drop_denied": 1000, "rx_frames": 5, "rx_overflow": 10_000 },
         });
         assert_eq!(dropped(&account), 11_111);
-        assert_eq!(dropped(&json!({ "error": "it does not answer" })), 0);
+        assert_eq!(dropped(&json!({ "error": "no answer" })), 0);
     }
 
     #[test]

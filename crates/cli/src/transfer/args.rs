@@ -158,8 +158,8 @@ impl SendArgs {
                 Ok((paths, vec![host]))
             }
             _ => Err(
-                "where to? Name the host last, as `bowline send FILE nas`, or take the code that \
-                      `bowline recv --code` shows: `bowline send FILE --code WORDS`"
+                "no receiver: name the host last, e.g. `bowline send FILE nas`, or use the code \
+                 that `bowline recv --code` shows: `bowline send FILE --code WORDS`"
                     .to_owned(),
             ),
         }

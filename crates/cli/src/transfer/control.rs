@@ -60,12 +60,11 @@ impl std::fmt::Display for Interrupted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.0 {
             "receiver" => {
-                "interrupted by the sender's user; what has arrived is kept, and the same `bowline \
-                 send` goes on with it"
+                "interrupted by the sender's user; run the same `bowline send` again to resume"
             }
             _ => {
-                "interrupted by the receiver's user; what has arrived is kept: start `bowline recv` \
-                 again, and the same `bowline send` goes on with it"
+                "interrupted by the receiver's user; start `bowline recv` and the same `bowline \
+                 send` again to resume"
             }
         })
     }
@@ -183,18 +182,17 @@ impl Control {
 
     fn stuck(&self, patience: Duration) -> Failure {
         let (peer, seconds) = (self.peer, patience.as_secs_f64());
-        format!("the {peer} has made no progress for {seconds} s, and is given up").into()
+        format!("the {peer} has made no progress for {seconds} s; giving up").into()
     }
 
     /// The error for a message that is not allowed now.
     pub(super) fn unexpected(&self) -> Failure {
-        format!("the {} does not keep to the protocol: run the same release", self.peer).into()
+        format!("protocol error from the {}: run the same release at both ends", self.peer).into()
     }
 
     fn lost(&self, e: &bowline::Error) -> Failure {
         format!(
-            "the {} is gone: {e}; what has arrived is kept, and sending the same again goes on \
-             with it",
+            "lost the connection to the {}: {e}; run the same `bowline send` again to resume",
             self.peer
         )
         .into()

@@ -68,8 +68,8 @@ impl Dir {
     /// The error if something could not be done to an entry.
     pub(super) fn why(&self, doing: &str, entry: &Entry, e: &io::Error) -> String {
         let hint = match e.kind() {
-            io::ErrorKind::StorageFull => " (make room, and send the same again to go on)",
-            io::ErrorKind::PermissionDenied => " (may this user write there?)",
+            io::ErrorKind::StorageFull => " (free some space, then send again to resume)",
+            io::ErrorKind::PermissionDenied => " (check that this user has write permission there)",
             _ => "",
         };
         format!("cannot {doing} {}: {e}{hint}", self.shown.join(entry.name()).display())
@@ -313,10 +313,10 @@ pub(super) fn check_path(path: &[u8]) -> Result<(), &'static str> {
         return Err("it is nested too deep");
     }
     if components.iter().any(|c| c.is_empty() || *c == b"." || *c == b"..") {
-        return Err("it leads out of the directory, or is not written plainly");
+        return Err("it leads out of the directory, or has an empty or `.` component");
     }
     if components.iter().any(|c| partial::is_reserved(c)) {
-        return Err("it has the name of a partial file");
+        return Err("its name is reserved for partial files");
     }
     Ok(())
 }
@@ -333,7 +333,7 @@ fn open_file(parent: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<File> 
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"))
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
     }
 }
 

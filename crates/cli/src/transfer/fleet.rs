@@ -254,7 +254,7 @@ impl Fleet<'_> {
         let (removed, error) = match member.outcome.clone() {
             Some(Ok(removed)) => (removed, None),
             Some(Err(why)) => (Vec::new(), Some(why)),
-            None => (Vec::new(), Some("it was not heard of any more".to_owned())),
+            None => (Vec::new(), Some("it stopped responding".to_owned())),
         };
         ReceiverReport { host: member.host.clone(), left_out: left_out.collect(), removed, error }
     }
@@ -465,7 +465,8 @@ impl<'a, 'f> Outbound<'a, 'f> {
                 Ok(())
             }
             Word::Again(_) => {
-                self.fleet.lose(index, "too much arrived damaged there, by its hash".to_owned())
+                let why = "too many segments arrived damaged (hash mismatch)";
+                self.fleet.lose(index, why.to_owned())
             }
             Word::Complete { digest, removed } => {
                 let (tree, theirs) = (&self.fleet.source.tree, &self.fleet.members[index].failures);
@@ -473,7 +474,7 @@ impl<'a, 'f> Outbound<'a, 'f> {
                     lock(hashes).iter().map(|hash| hash.unwrap_or_default()).collect();
                 let is_left_out = |entry| self.failures.contains(entry) || theirs.contains(entry);
                 if !self.fleet.args.dry_run && digest != tree.digest(&hashes, is_left_out) {
-                    let why = "it has other files than were sent, by their hashes";
+                    let why = "its files differ from those that were sent (hash mismatch)";
                     return self.fleet.lose(index, why.to_owned());
                 }
                 self.fleet.part(index, Ok(removed));

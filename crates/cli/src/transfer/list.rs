@@ -27,7 +27,9 @@ impl List {
             return Err(format!("the path {:?} is refused: {why}", entry.name()).into());
         }
         if entry.mtime.nanos >= 1_000_000_000 {
-            return Err(format!("{:?} is refused: its time is none", entry.name()).into());
+            return Err(
+                format!("{:?} is refused: its modification time is invalid", entry.name()).into()
+            );
         }
         if let Err(why) = self.check_kind(&entry) {
             return Err(format!("{:?} is refused: {why}", entry.name()).into());
@@ -44,7 +46,8 @@ impl List {
             )
             .into());
         }
-        self.tree.push(entry).ok_or_else(|| "this is more than one transfer can carry".into())
+        let why = "too many files or bytes for one transfer: split it into several";
+        self.tree.push(entry).ok_or_else(|| why.into())
     }
 
     /// Checks that a link's target is possible, and that attributes are user attributes.
@@ -56,9 +59,9 @@ impl List {
             Kind::Symlink(target) if target.contains(&0) => Err("its link has a zero byte"),
             Kind::HardLink(first) => match self.tree.entries().get(*first as usize) {
                 Some(first) if first.is_file() => Ok(()),
-                _ => Err("it is another name of nothing that was sent"),
+                _ => Err("it is a hard link to an entry that was not sent before it"),
             },
-            _ if !xattr::are_right(&entry.xattrs) => Err("its extended attributes are none"),
+            _ if !xattr::are_right(&entry.xattrs) => Err("its extended attributes are invalid"),
             _ => Ok(()),
         }
     }
@@ -71,7 +74,7 @@ impl List {
         match paths.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => {
                 let name = String::from_utf8_lossy(pair[0]);
-                Err(format!("the path {name:?} is refused: it comes twice").into())
+                Err(format!("the path {name:?} is refused: it occurs twice").into())
             }
             None => Ok(self.tree),
         }
@@ -140,6 +143,6 @@ mod tests {
         let mtime = Timestamp { secs: 0, nanos: 1_000_000_000 };
         assert!(list.push(Entry { mtime, ..directory(b"b".to_vec()) }).is_err());
         list.push(directory(b"a".to_vec())).unwrap();
-        assert!(list.finish().unwrap_err().to_string().contains("comes twice"));
+        assert!(list.finish().unwrap_err().to_string().contains("occurs twice"));
     }
 }

@@ -25,7 +25,8 @@ impl Spool {
     pub(super) fn directory() -> Result<Spool, Failure> {
         use std::os::unix::fs::DirBuilderExt;
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|e| format!("no random numbers: {e}"))?;
+        getrandom::fill(&mut random)
+            .map_err(|e| format!("cannot get random numbers from the system: {e}"))?;
         let name = format!("bowline-{:016x}", u64::from_le_bytes(random));
         let dir = std::env::temp_dir().join(name);
         let made = fs::DirBuilder::new().mode(0o700).create(&dir);
@@ -41,7 +42,7 @@ impl Spool {
         let mut spool = Spool::directory()?;
         let path = spool.dir.join("stdin");
         let copied = File::create(&path).and_then(|mut file| io::copy(&mut io::stdin(), &mut file));
-        copied.map_err(|e| format!("cannot keep stdin in {}: {e}", spool.dir.display()))?;
+        copied.map_err(|e| format!("cannot store stdin in {}: {e}", spool.dir.display()))?;
         spool.file = Some(path);
         Ok(spool)
     }
@@ -61,7 +62,8 @@ impl Spool {
             if fs::symlink_metadata(&path)?.is_file() {
                 io::copy(&mut File::open(path)?, &mut stdout)?;
             } else {
-                eprintln!("bowline: {} is no file, and stays out of stdout", path.display());
+                let path = path.display();
+                eprintln!("bowline: {path} is not a file, so it is not written to stdout");
             }
         }
         Ok(())

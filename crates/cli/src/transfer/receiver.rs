@@ -84,10 +84,10 @@ fn parse_hello(greeting: &[u8], dir: &Dir) -> Result<Hello, Failure> {
     }
     let hello: Hello = postcard::from_bytes(greeting)?;
     if hello.filter.check().is_err() {
-        return Err("it cannot use these patterns".into());
+        return Err("invalid --exclude or --include patterns".into());
     }
     if hello.delete && !dir.rights.delete {
-        return Err("it removes nothing: start `bowline recv` with --delete there".into());
+        return Err("it does not allow deletion: start `bowline recv` there with --delete".into());
     }
     Ok(hello)
 }
@@ -423,7 +423,7 @@ impl Inbound<'_> {
             if !blocks.contains(block) {
                 return Err(self.control.unexpected());
             }
-            let why = "the sender could not read it, or it changed meanwhile";
+            let why = "the sender could not read it, or it changed during the transfer";
             self.store.leave_out(self.tree.place(*block).entry, why);
         }
         for (block, hash) in blocks.iter().zip(&hashes) {
@@ -530,8 +530,7 @@ impl Inbound<'_> {
                 let entry = wrong.map(|block| &self.tree.entries()[self.tree.place(*block).entry]);
                 let name = entry.map(Entry::name).unwrap_or_default();
                 return Err(format!(
-                    "a part of {name} has arrived damaged twice, by its hash: is memory or a disk \
-                     bad?"
+                    "a part of {name} arrived damaged twice (hash mismatch): check memory and disks"
                 )
                 .into());
             }

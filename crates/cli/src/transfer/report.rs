@@ -178,7 +178,7 @@ impl Report {
         if let Some(there @ 1..) = bytes.checked_sub(*moved_bytes)
             && !self.dry_run
         {
-            text += &format!(", {} of them were there", HumanBytes(there));
+            text += &format!(", {} of them already there", HumanBytes(there));
         }
         if !self.dry_run {
             let scheme = &self.scheme;

@@ -167,7 +167,8 @@ impl Scan<'_> {
         };
         self.source.paths.push(path.to_owned());
         let pushed = self.source.tree.push(entry);
-        pushed.ok_or_else(|| "this is more than one transfer can carry".into())
+        let why = "too many files or bytes for one transfer: split it into several";
+        pushed.ok_or_else(|| why.into())
     }
 
     fn skip(&mut self, path: &Path, why: &str) -> Result<(), Failure> {

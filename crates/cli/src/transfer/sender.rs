@@ -94,7 +94,7 @@ fn connect(
         return Ok((nic.connect(channel, agreed, args.speed())?, listed));
     };
     if !session.join(channel, &offer)? {
-        return Err("the receiver does not keep to the protocol: run the same release".into());
+        return Err("protocol error from the receiver: run the same release at both ends".into());
     }
     // The response may have waited for other transfers to finish.
     session.qp.assume_rtt(asked.elapsed().min(LONGEST_RTT))?;
@@ -167,7 +167,8 @@ fn converse(
     let (again, removed) = (outbound.again, outbound.removed);
     let hashes: Vec<BlockHash> = hashes.into_iter().map(Option::unwrap_or_default).collect();
     if !args.dry_run && theirs != tree.digest(&hashes, |index| failures.contains(index)) {
-        return Err("the receiver has other files than were sent, by their hashes".into());
+        let why = "the receiver's files differ from those that were sent (hash mismatch)";
+        return Err(why.into());
     }
     control.send(Message::Agreed);
     let stats = session.qp.stats()?;
@@ -245,7 +246,7 @@ pub(super) fn check_claims(
     }
     let mut piece = vec![0; PIECE_BYTES];
     let mut denied = Vec::new();
-    let bar = output::progress(claims.len() as u64, "checking what is there");
+    let bar = output::progress(claims.len() as u64, "comparing with existing files");
     let mut open: Option<(usize, File)> = None;
     let mut told = Instant::now();
     for (checked, claim) in (0..).zip(claims) {

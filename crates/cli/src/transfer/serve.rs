@@ -80,8 +80,9 @@ fn run(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
             let is_open = || answering.policy.has_code();
             loop {
                 if let Err(e) = discovery::answer(at.port(), is_open) {
-                    let why = format!("senders on this network must name this host (--to): {e}");
-                    return output::notice(&why);
+                    return output::notice(&format!(
+                        "cannot answer discovery ({e}): senders must name this host with --to"
+                    ));
                 }
                 // While no code is open, no discovery question is answered.
                 thread::sleep(LOOK_EVERY);
@@ -194,7 +195,7 @@ fn watch(server: &Server, ended: &mpsc::Receiver<Ending>) -> Result<ExitCode, Bo
             Ok(ending) => ending,
             Err(RecvTimeoutError::Timeout) => match interrupt::asked() {
                 Some(signal) if server.turns.are_all_free() => {
-                    eprintln!("bowline: interrupted; nothing was under way");
+                    eprintln!("bowline: interrupted; no transfer was running");
                     return Ok(ExitCode::from(128_u8.saturating_add(signal as u8)));
                 }
                 _ => continue,
@@ -206,7 +207,8 @@ fn watch(server: &Server, ended: &mpsc::Receiver<Ending>) -> Result<ExitCode, Bo
                 tries += 1;
                 if tries == MAX_TRIES {
                     return Err(format!(
-                        "{MAX_TRIES} codes were tried wrongly: is somebody guessing?"
+                        "{MAX_TRIES} wrong codes were tried: somebody may be guessing; start \
+                         again for a new code"
                     )
                     .into());
                 }

@@ -150,7 +150,12 @@ impl Nic {
     ) -> Result<(ReliableConfig, Mr, usize), Failure> {
         let Agreed { mtu_bytes, scheme, segment_bytes, .. } = agreed;
         let mtu = Mtu::from_bytes(mtu_bytes.min(self.mtu_bytes()));
-        let mtu = mtu.ok_or_else(|| format!("the peer's MTU of {mtu_bytes} bytes is none"))?;
+        let mtu = mtu.ok_or_else(|| {
+            format!(
+                "invalid MTU of the peer: {mtu_bytes} bytes; valid are 256, 512, 1024, 2048 and \
+                 4096"
+            )
+        })?;
         let mut config = ReliableConfig { max_write: BLOCK_BYTES, ..ReliableConfig::default() };
         config.sdr.mtu = mtu;
         config.sdr.chunk_bytes = chunk_bytes(mtu);

@@ -119,7 +119,7 @@ impl<'a> Store<'a> {
             (Found::Nothing | Found::File(_), Kind::HardLink(_)) => {}
             (Found::Other, _) => {
                 let name = entry.name();
-                return Err(format!("{name} exists there and is something else: remove it"));
+                return Err(format!("{name} exists there and is not a file: remove it"));
             }
             (Found::Symlink | Found::File(_), _) if overwrite => {}
             (Found::Symlink | Found::File(_), _) => return Err(in_the_way(entry)),
@@ -223,7 +223,7 @@ impl<'a> Store<'a> {
             && free < missing
         {
             let (missing, free) = (HumanBytes(missing), HumanBytes(free));
-            return Err(format!("{missing} are to come, but only {free} are free there").into());
+            return Err(format!("not enough space: {missing} needed, {free} free").into());
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ impl<'a> Store<'a> {
                 part.write_all_at(bytes, offset + at)
             })?;
             if found != *hash {
-                return Err(io::Error::other("somebody else has changed it meanwhile"));
+                return Err(io::Error::other("it changed during the transfer"));
             }
         }
         Ok(())
@@ -374,7 +374,7 @@ impl<'a> Store<'a> {
             let made = match &entry.kind {
                 Kind::Symlink(target) => self.dir.symlink(entry, target),
                 Kind::HardLink(first) if self.failures.contains(*first as usize) => {
-                    Err(io::Error::other("the file that it is a name of is left out"))
+                    Err(io::Error::other("the file that it links to was left out"))
                 }
                 Kind::HardLink(first) => {
                     self.dir.hard_link(entry, &self.tree.entries()[*first as usize])

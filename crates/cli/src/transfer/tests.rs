@@ -196,7 +196,7 @@ fn a_segment_that_stays_damaged_is_an_error() {
         assert_eq!(control.hear().unwrap(), Message::Again { segment: 0 });
         send_segment(session, control, [&a, &a], [&a, &b]);
         let heard = control.hear().unwrap_err().to_string();
-        assert!(heard.contains("a part of b has arrived damaged twice"), "{heard}");
+        assert!(heard.contains("a part of b arrived damaged twice"), "{heard}");
     });
     assert!(report.unwrap_err().to_string().contains("damaged twice"));
     assert!(!scratch.inner().join("b").exists());
@@ -276,7 +276,8 @@ fn impossible_lists_are_refused() {
     let twice = [file(b"a", 0), file(b"a", 0)];
     let huge = [file(b"a", 1 << 55)];
     let beyond = [file(b"a", u64::MAX)];
-    let cases = [(&twice[..], "comes twice"), (&huge, "are free there"), (&beyond, "can carry")];
+    let cases =
+        [(&twice[..], "occurs twice"), (&huge, "not enough space"), (&beyond, "for one transfer")];
     for (entries, expected) in cases {
         let scratch = Scratch::new();
         let report = against(&scratch.inner(), |_, control| {

@@ -27,7 +27,7 @@ pub(super) fn list(path: &Path) -> io::Result<Vec<Xattr>> {
         found.push(Xattr { name: name.to_vec(), value: value[..len].to_vec() });
     }
     if !are_right(&found) {
-        let why = format!("they are more than {MAX_XATTR_BYTES} bytes, or more than {MAX_COUNT}");
+        let why = format!("more than {MAX_XATTR_BYTES} bytes or {MAX_COUNT} attributes");
         return Err(io::Error::other(why));
     }
     Ok(found)

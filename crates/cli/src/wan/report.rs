@@ -23,7 +23,7 @@ pub(super) struct Outcome {
 impl Outcome {
     pub(super) fn print(&self, json: bool) -> Result<(), Box<dyn Error>> {
         if let Some(why) = &self.refused {
-            eprintln!("bowline: run refused: {why}");
+            eprintln!("bowline: invalid run: {why}");
         }
         if json {
             println!("{}", serde_json::to_string(self)?);

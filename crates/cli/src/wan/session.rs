@@ -49,7 +49,7 @@ pub(super) fn print_entrances(wan: &Wan) {
             host.namespace_path()
         );
     }
-    println!("The link is up until this is interrupted.");
+    println!("The link stays up until you press Ctrl-C.");
 }
 
 /// Whether the process is root only in a user namespace of its own.

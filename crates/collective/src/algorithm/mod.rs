@@ -85,7 +85,7 @@ impl fmt::Display for Algorithm {
 /// An unknown algorithm name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown algorithm `{0}`: take one of auto, exchange, direct, ring, halving, tree, bruck, \
+    "unknown algorithm `{0}`: use one of auto, exchange, direct, ring, halving, tree, bruck, \
      multicast, two-level"
 )]
 pub struct UnknownAlgorithm(String);

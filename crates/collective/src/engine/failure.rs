@@ -41,11 +41,11 @@ impl Cause {
     fn text(self) -> &'static str {
         match self {
             Cause::Unreachable => {
-                "does not answer: has its process ended, is it stopped, or is the network cut?"
+                "does not answer: check whether its process is running and the network is up"
             }
             Cause::Left => "has left the group while others were in an operation",
             Cause::Mismatch => {
-                "is in another operation, or in one of another size or type: \
+                "called another operation, or the same one with another size or type: \
                  all ranks must call the same operations in the same order"
             }
             Cause::Protocol => "broke the protocol: run the same release on all ranks",

@@ -102,10 +102,10 @@ pub enum GroupError {
     #[error(transparent)]
     Sdr(#[from] SdrError),
     /// The peer uses another scheme, or none.
-    #[error("rank {0} has another scheme or none: all ranks of a group need the same")]
+    #[error("rank {0} uses another scheme, or none: configure the same scheme on all ranks")]
     OtherScheme(Rank),
     /// Not a rank of the group, or this one.
-    #[error("rank {0} is not another rank of the group")]
+    #[error("rank {0} is this rank, or not in the group")]
     NoPeer(Rank),
     /// The peer's ring has another shape than ours.
     #[error(
@@ -124,8 +124,8 @@ pub enum GroupError {
     },
     /// A multicast in a group without multicast.
     #[error(
-        "algorithm `multicast` needs multicast groups, and the ranks have none: ask for them when \
-         ranks meet (`bowline collective --multicast`), or take another algorithm"
+        "algorithm `multicast` needs multicast groups, which this group was created without: \
+         create it with them (`bowline collective --multicast`), or use another algorithm"
     )]
     NoCasts,
     /// Bounds in a group without XP queue pairs.

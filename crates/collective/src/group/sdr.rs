@@ -83,7 +83,7 @@ impl SdrScheme {
 
 /// An unknown scheme name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no scheme `{0}`: take sr-nack, ec-mds or auto")]
+#[error("unknown scheme `{0}`: use sr-nack, ec-mds or auto")]
 pub struct UnknownScheme(pub String);
 
 impl FromStr for SdrScheme {

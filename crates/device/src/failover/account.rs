@@ -88,8 +88,9 @@ fn describe_alike(reports: &[&Report]) -> String {
         count => format!("{count} QPs"),
     };
     let longest = reports.iter().filter_map(|report| report.detect_ns).max();
-    let silence = longest
-        .map_or_else(String::new, |ns| format!(" after {} ms without an answer", milliseconds(ns)));
+    let silence = longest.map_or_else(String::new, |ns| {
+        format!(" after {} ms without a response", milliseconds(ns))
+    });
     let cause = cause.text();
     let moved = |report: &&Report| match report.outcome {
         Outcome::Moved { handover_ns, requests } => (handover_ns, requests),
@@ -116,10 +117,10 @@ fn why(outcome: Outcome) -> &'static str {
         Outcome::NoAnswer => "its peer answers on neither NIC",
         Outcome::AtomicInFlight => "an atomic was in flight, which must not be repeated",
         Outcome::NoBackup => {
-            "nothing is known of a backup of its peer's; is the store reachable \
-                              from both hosts, and failover on there too?"
+            "its peer's backup is unknown; check that both hosts reach the store, and that \
+             failover is on at the peer"
         }
-        Outcome::NoProgress => "it moved back and forth without getting anything done",
+        Outcome::NoProgress => "it moved back and forth without progress",
     }
 }
 

@@ -151,8 +151,8 @@ fn found(shared: &Shared) {
         match Entry::decode(&bytes) {
             Ok(entry) => shared.peer_found(who, &entry),
             Err(error) => shared.log.warn(&format!(
-                "failover: what the store has for the peer of QP {} makes no sense ({error}): it has \
-                 no backup. Do all processes of the job have the same version?",
+                "failover: invalid store entry for the peer of QP {} ({error}), so the QP has no \
+                 backup; run the same version in all processes of the job",
                 who.qpn
             )),
         }

@@ -30,7 +30,7 @@ type Void = *mut c_void;
 /// `place` is null, or can be written.
 unsafe fn give<T>(place: *mut T, value: T) -> Result<(), Trouble> {
     if place.is_null() {
-        return Err(Trouble::argument("the place for the result is NULL"));
+        return Err(Trouble::argument("the pointer for the result is NULL"));
     }
     // SAFETY: upheld by the caller.
     unsafe { place.write(value) };
@@ -230,10 +230,11 @@ unsafe fn send(
     unsafe { give(request, null_mut()) }?;
     let object = objects::get(comm)?;
     let Object::Send(sender) = &*object else {
-        return Err(wrong_kind(&object, "a connection to send by"));
+        return Err(wrong_kind(&object, "a send connection"));
     };
     if size > MAX_BYTES {
-        return Err(Trouble::argument(format!("a send of {size} bytes: at most {MAX_BYTES} go")));
+        let why = format!("a send of {size} bytes is too long: at most {MAX_BYTES} bytes");
+        return Err(Trouble::argument(why));
     }
     let begun = lock(sender)?.send(data.addr(), size, tag, memory.addr())?;
     // SAFETY: as above.
@@ -258,11 +259,12 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     unsafe { give(request, null_mut()) }?;
     let object = objects::get(comm)?;
     let Object::Recv(receiver) = &*object else {
-        return Err(wrong_kind(&object, "a connection to receive by"));
+        return Err(wrong_kind(&object, "a receive connection"));
     };
     let Some(count) = usize::try_from(count).ok().filter(|count| (1..=MAX_GROUP).contains(count))
     else {
-        return Err(Trouble::argument(format!("{count} receives at once: 1 to {MAX_GROUP} go")));
+        let why = format!("invalid number of receives {count}: use 1 to {MAX_GROUP}");
+        return Err(Trouble::argument(why));
     };
     // SAFETY: upheld by the caller.
     let (data, sizes, tags, memories) = unsafe {
@@ -273,7 +275,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
             elements(memories, count, "registrations")?,
         )
     };
-    let negative = |_| Trouble::argument("a receive of a negative size");
+    let negative = |_| Trouble::argument("the size of a receive is negative");
     let wish = |i: usize| -> Result<Wish, Trouble> {
         let len = sizes[i].try_into().map_err(|_| ()).map_err(negative)?;
         Ok(Wish { addr: data[i].addr(), len, tag: tags[i], memory: memories[i].addr() })
@@ -296,7 +298,7 @@ pub(crate) unsafe extern "C" fn iflush(
     guard(|| {
         let object = objects::get(comm)?;
         let Object::Recv(_) = &*object else {
-            return Err(wrong_kind(&object, "a connection to receive by"));
+            return Err(wrong_kind(&object, "a receive connection"));
         };
         // SAFETY: NCCL's pointers are valid, as the module says.
         unsafe { give(request, null_mut()) }
@@ -331,11 +333,11 @@ pub(crate) unsafe extern "C" fn test(request: Void, done: *mut c_int, sizes: *mu
 }
 
 pub(crate) unsafe extern "C" fn close_send(comm: Void) -> Status {
-    close(comm, "a connection to send by", |object| matches!(object, Object::Send(_)))
+    close(comm, "a send connection", |object| matches!(object, Object::Send(_)))
 }
 
 pub(crate) unsafe extern "C" fn close_recv(comm: Void) -> Status {
-    close(comm, "a connection to receive by", |object| matches!(object, Object::Recv(_)))
+    close(comm, "a receive connection", |object| matches!(object, Object::Recv(_)))
 }
 
 pub(crate) unsafe extern "C" fn close_listen(comm: Void) -> Status {

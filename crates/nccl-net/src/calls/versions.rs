@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn isend_v8(
 ) -> Status {
     guard(|| {
         let size = usize::try_from(size);
-        let size = size.map_err(|_| Trouble::argument("a send of a negative size"))?;
+        let size = size.map_err(|_| Trouble::argument("the size of a send is negative"))?;
         // SAFETY: NCCL's pointers are valid.
         unsafe { send(comm, data, size, tag, memory, request) }
     })

@@ -53,7 +53,9 @@ impl Memories {
 
     fn get(&self, number: usize) -> Result<&Registered, Trouble> {
         let unknown = || {
-            Trouble::argument(format!("registration {number} is not of this connection, or ended"))
+            Trouble::argument(format!(
+                "registration {number} belongs to another connection, or has ended"
+            ))
         };
         self.known.get(&number).ok_or_else(unknown)
     }

@@ -117,7 +117,7 @@ impl Receiver {
         if !(1..=MAX_GROUP).contains(&wishes.len()) {
             let count = wishes.len();
             return Err(Trouble::argument(format!(
-                "{count} receives at once: 1 to {MAX_GROUP} go"
+                "invalid number of receives {count}: use 1 to {MAX_GROUP}"
             )));
         }
         self.go_on()?;
@@ -150,7 +150,7 @@ impl Receiver {
     fn land(&self, wish: &Wish) -> Result<Landing, Trouble> {
         let Wish { addr, len, memory, .. } = *wish;
         if len > MAX_BYTES {
-            let why = format!("a receive of {len} bytes: at most {MAX_BYTES} go");
+            let why = format!("a receive of {len} bytes is too long: at most {MAX_BYTES} bytes");
             return Err(Trouble::argument(why));
         }
         // NCCL registers no memory for messages without bytes.
@@ -191,7 +191,7 @@ impl Receiver {
 
     fn request(&self, index: usize) -> Result<Request, Trouble> {
         let request = self.requests.get(index).copied().flatten();
-        request.ok_or_else(|| Trouble::argument(format!("receive {index} is over already")))
+        request.ok_or_else(|| Trouble::argument(format!("receive {index} has already completed")))
     }
 
     fn go_on(&mut self) -> Result<(), Trouble> {

@@ -126,7 +126,7 @@ impl Sender {
 
     fn request(&self, index: usize) -> Result<Request, Trouble> {
         let request = self.requests.get(index).copied().flatten();
-        request.ok_or_else(|| Trouble::argument(format!("send {index} is over already")))
+        request.ok_or_else(|| Trouble::argument(format!("send {index} has already completed")))
     }
 
     /// A peer that has left answers no more. Messages that it reported as received count as

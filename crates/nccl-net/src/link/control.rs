@@ -183,7 +183,8 @@ fn failed(error: CompletionError) -> Trouble {
     let kind = (error.wr_id >> 56) as u8;
     let is_recv = kind == Kind::Ring as u8 || kind == Kind::ExpressRecv as u8;
     if is_recv || error.status == WcStatus::WrFlushErr {
-        let why = format!("the connection failed by what the peer sent, or ended: {error}");
+        let why =
+            format!("the connection failed because of what the peer sent, or it ended: {error}");
         return Trouble::remote(why);
     }
     bowline::Error::from(error).into()
@@ -191,5 +192,5 @@ fn failed(error: CompletionError) -> Trouble {
 
 /// The error for an event that does not belong to the transport, or to this end of it.
 pub(super) fn unexpected(happened: &Happened) -> Trouble {
-    Trouble::remote(format!("the peer broke the protocol: {happened:?} is not due"))
+    Trouble::remote(format!("the peer broke the protocol: unexpected {happened:?}"))
 }

@@ -153,7 +153,7 @@ impl SdrSender {
     fn offered(&mut self, slot_index: usize, len: u64) -> Result<(), Trouble> {
         let bytes = self.ring.to_vec(slot_index * SLOT, (len as usize).min(SLOT));
         let Message::Offers(offers) = message::parse(&bytes)? else {
-            return Err(Trouble::remote("the peer sent a note of XP's over SDR"));
+            return Err(Trouble::remote("the peer sent an XP control message over SDR"));
         };
         let first = offers.first().map_or(0, |offer| offer.number);
         // There are no more of these than slots, so memory is bounded.
@@ -161,7 +161,7 @@ impl SdrSender {
             return Err(Trouble::remote("the peer offers the same memory twice"));
         }
         if self.early.len() > RING {
-            return Err(Trouble::remote("the peer leaves offers out"));
+            return Err(Trouble::remote("the peer skipped an offer"));
         }
         Ok(())
     }

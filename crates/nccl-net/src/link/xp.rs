@@ -265,7 +265,7 @@ impl XpReceiver {
                 let number = widen(imm, self.next);
                 match self.open.get(&number).and_then(|open| open.repairing) {
                     Some(len) => self.arrived(number, len, events),
-                    None => Err(Trouble::remote("the peer repairs what nobody asked for")),
+                    None => Err(Trouble::remote("the peer sent a repair that was not requested")),
                 }
             }
             Happened::Ended { kind, completion, .. } if kind == Kind::ExpressRecv as u8 => {

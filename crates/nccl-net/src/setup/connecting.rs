@@ -45,7 +45,9 @@ pub(crate) fn connect(
     pending.retain(|known, one| *known == way || one.since.elapsed() < 2 * config.setup_timeout);
     let Some(one) = pending.get(&way) else {
         if pending.len() >= MAX_PENDING {
-            return Err(Trouble::system(format!("{MAX_PENDING} connections are on their way")));
+            return Err(Trouble::system(format!(
+                "too many connections are being set up: at most {MAX_PENDING}"
+            )));
         }
         pending.insert(way, start(dev, handle, traffic_class, config.setup_timeout)?);
         return Ok(None);

@@ -66,7 +66,7 @@ pub(super) fn accept(
     channel.send(&[&MAGIC[..], &ours].concat())?;
     let answer = channel.recv()?;
     if answer.len() != 1 + NONCE + HASH {
-        return Err(Trouble::remote("a stranger connected, and gave no proof"));
+        return Err(Trouble::remote("an unknown peer connected without a proof"));
     }
     let (class, rest) = answer.split_at(1);
     let (theirs, hash) = rest.split_at(NONCE);
@@ -81,7 +81,7 @@ pub(super) fn accept(
 fn check(hash: &[u8], due: Hash) -> Result<(), Trouble> {
     match <[u8; HASH]>::try_from(hash) {
         Ok(hash) if Hash::from_bytes(hash) == due => Ok(()),
-        _ => Err(Trouble::remote("a stranger connected, who does not have the handle's key")),
+        _ => Err(Trouble::remote("an unknown peer connected without the handle's key")),
     }
 }
 

@@ -144,7 +144,7 @@ impl Head {
             }
             let has = channel.recv().map_err(|error| named(error.into()))?;
             if has != sent {
-                return Err(format!("{host}: it does not have the bytes that were sent").into());
+                return Err(format!("{host}: its data differs from what was sent").into());
             }
         }
         Ok(())
@@ -199,7 +199,7 @@ pub(super) fn verdict(hosts: &[String], words: &[Word], own: Option<&Broken>) ->
         .map(|(host, _)| host.as_str())
         .collect();
     if !gone.is_empty() {
-        return format!("{}: it has ended, and the chain with it", gone.join(", "));
+        return format!("{}: disconnected, which broke the chain", gone.join(", "));
     }
     let sender = "the sender".to_owned();
     let complaints = said.iter().enumerate().filter_map(|(position, (host, word))| {
@@ -209,7 +209,7 @@ pub(super) fn verdict(hosts: &[String], words: &[Word], own: Option<&Broken>) ->
             Side::Previous => position.checked_sub(1).map_or(&sender, |before| &hosts[before]),
         };
         let order = (*side == Side::Next, position);
-        Some((order, format!("{other}: {why} ({host} says so)")))
+        Some((order, format!("{other}: {why} (reported by {host})")))
     });
     if let Some((_, complaint)) = complaints.max_by_key(|(order, _)| *order) {
         return complaint;
@@ -218,7 +218,7 @@ pub(super) fn verdict(hosts: &[String], words: &[Word], own: Option<&Broken>) ->
         Some(Broken { why, .. }) => format!("{}: {why}", hosts[0]),
         None => {
             let (secs, last) = (STALL.as_secs(), hosts.last().map_or("", String::as_str));
-            format!("no message has come to {last}, the last server, and back for {secs} s")
+            format!("no acknowledgement from {last}, the last server, for {secs} s")
         }
     }
 }

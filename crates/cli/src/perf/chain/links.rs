@@ -10,7 +10,7 @@ use super::super::args::Test;
 use super::{Broken, Memory, Side};
 
 /// The error for messages that a program of this release never sends.
-const NOT_OURS: &str = "it does not keep to the protocol: run the same release on all ends";
+const NOT_OURS: &str = "protocol error: run the same release at all ends";
 
 /// The connection towards the last server, over which messages leave.
 pub(crate) struct Down {

@@ -129,7 +129,8 @@ impl End {
         if bytes > MAX_MEMORY {
             let (asked, most) = (bytes >> 20, MAX_MEMORY >> 20);
             return Err(format!(
-                "needs {asked} MiB, at most {most} are allowed: use smaller messages, or -t"
+                "the test needs {asked} MiB of memory, and {most} MiB is the maximum: use smaller \
+                 messages, or a smaller -t"
             )
             .into());
         }

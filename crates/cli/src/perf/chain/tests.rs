@@ -20,17 +20,17 @@ fn gave(side: Side, why: &str) -> Word {
 #[test]
 fn a_server_that_has_hung_up_is_to_blame() {
     let words = [gave(Side::Next, "no answer"), Word::Gone, gave(Side::Previous, "no answer")];
-    assert_eq!(verdict(&hosts(), &words, None), "b: it has ended, and the chain with it");
+    assert_eq!(verdict(&hosts(), &words, None), "b: disconnected, which broke the chain");
 }
 
 #[test]
 fn the_last_complaint_in_the_chain_names_who_hangs() {
     let words = [gave(Side::Next, "nothing for 10 s"), gave(Side::Next, "late"), Word::Silent];
-    assert_eq!(verdict(&hosts(), &words, None), "c: late (b says so)");
+    assert_eq!(verdict(&hosts(), &words, None), "c: late (reported by b)");
     let words = [gave(Side::Next, "no answer"), Word::Silent, gave(Side::Previous, "no answer")];
-    assert_eq!(verdict(&hosts(), &words, None), "b: no answer (a says so)");
+    assert_eq!(verdict(&hosts(), &words, None), "b: no answer (reported by a)");
     let words = [gave(Side::Previous, "no answer"), Word::Silent, Word::Silent];
-    assert_eq!(verdict(&hosts(), &words, None), "the sender: no answer (a says so)");
+    assert_eq!(verdict(&hosts(), &words, None), "the sender: no answer (reported by a)");
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn without_complaints_the_senders_own_error_names_the_first_server() {
     let words = [Word::Silent, Word::Silent, Word::Silent];
     let own = Broken::new(Side::Next, "no answer");
     assert_eq!(verdict(&hosts(), &words, Some(&own)), "a: no answer");
-    assert!(verdict(&hosts(), &words, None).starts_with("no message has come to c"));
+    assert!(verdict(&hosts(), &words, None).starts_with("no acknowledgement from c"));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn an_acknowledgement_of_what_was_not_sent_is_refused() {
     };
     for imm in [Some(8), Some(4), Some(u32::MAX), None] {
         let broken = down.on_completion(&ack(imm)).unwrap_err();
-        assert!(broken.why.contains("does not keep to the protocol"), "{imm:?}: {broken}");
+        assert!(broken.why.contains("protocol error"), "{imm:?}: {broken}");
         assert_eq!(down.acked, 5, "{imm:?}");
     }
     let written = Completion { opcode: WcOpcode::RecvWriteImm, ..ack(Some(6)) };

@@ -24,7 +24,7 @@ pub(super) fn find() -> Result<Library, String> {
     if let Some(path) = std::env::var_os("BOWLINE_VERBS") {
         let preload = PathBuf::from(path);
         if !preload.is_file() {
-            return Err(format!("BOWLINE_VERBS names {}, which is no file", preload.display()));
+            return Err(format!("BOWLINE_VERBS is {}, which is not a file", preload.display()));
         }
         return Ok(Library { preload, versioned_dir: None });
     }
@@ -43,7 +43,7 @@ pub(super) fn find() -> Result<Library, String> {
 pub(super) fn find_shift() -> Result<Library, String> {
     let preload = match std::env::var_os("BOWLINE_SHIFT").map(PathBuf::from) {
         Some(preload) if !preload.is_file() => {
-            return Err(format!("BOWLINE_SHIFT names {}, which is no file", preload.display()));
+            return Err(format!("BOWLINE_SHIFT is {}, which is not a file", preload.display()));
         }
         Some(preload) => preload,
         None => {
@@ -57,7 +57,8 @@ pub(super) fn find_shift() -> Result<Library, String> {
 
 /// Next to the program in a build tree, or in the lib folder of an installation.
 fn places() -> Result<[PathBuf; 4], String> {
-    let exe = std::env::current_exe().map_err(|e| format!("cannot tell where I am: {e}"))?;
+    let exe = std::env::current_exe()
+        .map_err(|e| format!("cannot find the path of this program: {e}"))?;
     let dir = exe.parent().unwrap_or(Path::new("."));
     Ok([dir.to_owned(), dir.join("deps"), dir.join("../lib"), dir.join("../lib/bowline")])
 }

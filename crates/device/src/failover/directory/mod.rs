@@ -296,7 +296,7 @@ impl StoreWorker {
             Some(down) => (down.delay * 2).min(DOWN_MAX),
             None => {
                 self.log.warn(&format!(
-                    "failover: {error}; connections keep what backups they have, and get new ones \
+                    "failover: {error}; connections keep their current backups, and get new ones \
                      when it answers again"
                 ));
                 DOWN_MIN
@@ -317,8 +317,8 @@ impl StoreWorker {
                 Err(error) if error.is_transient() => return Err(error),
                 _ => {
                     self.log.warn(
-                        "failover: the store has lost the entries of this process (restarted, or \
-                         emptied?); it gets them anew",
+                        "failover: the store has lost the entries of this process (was it \
+                         restarted or emptied?); storing them again",
                     );
                     self.put_all_again(now);
                 }
