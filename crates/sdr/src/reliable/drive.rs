@@ -120,17 +120,14 @@ impl ReliableQp {
 
     fn on_injected(&mut self, nic: &mut dyn Rnic, now: Time) {
         let places = u64::from(self.config.places());
+        let rtt_ns = self.sdr.path().smoothed_rtt_ns.unwrap_or(0);
         while let Some(injected) = self.sdr.next_injected() {
             let (id, sub) =
                 (injected.handle.number() / places, (injected.handle.number() % places) as usize);
             let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
             message.unsent = message.unsent.saturating_sub(injected.len.into());
-            if !message.reminded {
-                // Later, only a message from the receiver postpones the probe: retransmissions for
-                // lack of one must not.
-                message.probe_at = Some(now.plus_nanos(message.probe_ns));
-                self.due = self.due.min(message.due(self.config.timeout_ns));
-            }
+            message.postpone_probe(now, rtt_ns);
+            self.due = self.due.min(message.due(self.config.timeout_ns));
             for part in message.parts(sub, &injected) {
                 self.with_sender(nic, now, id, |machine, cx| machine.injected(cx, part));
             }
@@ -147,6 +144,10 @@ impl ReliableQp {
             message.unsent == 0 || message.handles.iter().all(|h| self.sdr.send_is_idle(*h));
         if !message.reminded && has_left {
             message.reminded = true;
+            if message.unaware != 0 {
+                message.probe_ns = MIN_PROBE_NS;
+                message.probe_at = Some(now.plus_nanos(MIN_PROBE_NS));
+            }
             let begin = message.begin;
             self.tell(nic, now, Message::Begin(begin));
         }
@@ -252,8 +253,12 @@ impl ReliableQp {
                 let rtt = self.sdr.path().rtt_ns.unwrap_or(0);
                 let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
                 message.heard = now;
-                message.probe_ns = (rtt * 3).clamp(MIN_PROBE_NS, MAX_PROBE_NS);
-                message.probe_at = Some(now.plus_nanos(message.probe_ns));
+                message.unaware &= !(1 << member);
+                // The others do not become aware by what one says.
+                if message.unaware == 0 {
+                    message.probe_ns = (rtt * 3).clamp(MIN_PROBE_NS, MAX_PROBE_NS);
+                    message.probe_at = Some(now.plus_nanos(message.probe_ns));
+                }
                 self.with_sender(nic, now, id, |machine, cx| machine.control(cx, bytes));
             }
             Message::Finished(id, below, recovered) => {

@@ -38,6 +38,7 @@ impl ReliableQp {
     pub(super) fn finish_at(&mut self, nic: &mut dyn Rnic, now: Time, id: u64, member: usize) {
         let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
         message.lacking &= !(1 << member);
+        message.unaware &= !(1 << member);
         if message.lacking == 0 {
             self.finish_started(nic, now, id, Ok(()));
         }

@@ -66,6 +66,10 @@ pub struct WriteOptions {
     pub imm: Option<u32>,
 }
 
+/// How long a receiver may say nothing about a message that it should have heard of, at least. A
+/// receiver that does not know of a message acknowledges none of it, so this is shorter than the
+/// timeouts of schemes.
+const MIN_BEGIN_NS: u64 = 10_000_000;
 /// Shortest silence of the receiver before it is probed.
 const MIN_PROBE_NS: u64 = 30_000_000;
 /// Longest interval between probes. Those for all messages share a packet.
@@ -306,6 +310,7 @@ impl ReliableQp {
             resent: 0,
             failed: false,
             lacking: self.sdr.live_members(),
+            unaware: self.sdr.live_members(),
         }));
         self.start_cleared(nic, now);
         Ok(WriteId(id))

@@ -6,6 +6,7 @@ use super::scratch::Scratch;
 use super::shape::Shape;
 use super::stripe::Memory;
 use super::wire::Begin;
+use super::{MAX_PROBE_NS, MIN_BEGIN_NS};
 use crate::scheme::{Part, SchemeSender};
 use crate::send::{Injected, SendHandle};
 
@@ -25,7 +26,8 @@ pub(super) struct Outgoing {
     pub(super) posted: Time,
     pub(super) started: bool,
     pub(super) timer: Option<Time>,
-    /// When to probe the receiver, and the next interval.
+    /// When to tell the receiver again that the message has begun, which also asks for an answer,
+    /// and the next interval.
     pub(super) probe_at: Option<Time>,
     pub(super) probe_ns: u64,
     /// When it was started, or the peer last said something about it.
@@ -39,6 +41,9 @@ pub(super) struct Outgoing {
     pub(super) failed: bool,
     /// Members that have not confirmed all of it, as a bit set.
     pub(super) lacking: u64,
+    /// Members that have not said anything about it, as a bit set: they may not know that it has
+    /// begun.
+    pub(super) unaware: u64,
 }
 
 impl Outgoing {
@@ -46,6 +51,20 @@ impl Outgoing {
     pub(super) fn due(&self, timeout_ns: u64) -> Time {
         let soonest = [self.timer, self.probe_at].into_iter().flatten().min();
         soonest.unwrap_or(Time::NEVER).min(self.heard.plus_nanos(timeout_ns))
+    }
+
+    /// Some of it has left: while that is so, a receiver that knows of it need not be probed.
+    pub(super) fn postpone_probe(&mut self, now: Time, rtt_ns: u64) {
+        if self.probe_at.is_none() {
+            // Later than an answer is due, so that no receiver is asked in vain what it lacks; and
+            // early enough for an answer before a scheme takes its absence for loss.
+            self.probe_ns = (rtt_ns / 2 * 3).clamp(MIN_BEGIN_NS, MAX_PROBE_NS);
+        } else if self.reminded || self.unaware != 0 {
+            // Only messages from the receiver count: the message could otherwise be sent in vain
+            // from beginning to end, and retransmissions for lack of an answer would never end.
+            return;
+        }
+        self.probe_at = Some(now.plus_nanos(self.probe_ns));
     }
 
     pub(super) fn data_sub(&self, group: u32) -> usize {

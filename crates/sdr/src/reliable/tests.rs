@@ -29,6 +29,10 @@ struct World {
     frames: BTreeMap<u64, Frame>,
     next_frame: u64,
     events: [Vec<ReliableEvent>; 2],
+    /// So many of the sender's next control messages are lost.
+    lost_control: u32,
+    /// Control messages that the sender has sent.
+    sent_control: u32,
 }
 
 impl World {
@@ -53,10 +57,19 @@ impl World {
             frames: BTreeMap::new(),
             next_frame: 0,
             events: [const { Vec::new() }; 2],
+            lost_control: 0,
+            sent_control: 0,
         }
     }
 
     fn send(&mut self, frame: Frame) {
+        if frame.to == 1 && !frame.is_data() {
+            self.sent_control += 1;
+            if self.lost_control > 0 {
+                self.lost_control -= 1;
+                return;
+            }
+        }
         let copies = 1 + u32::from(self.rng.random_bool(self.wire.duplicate));
         for _ in 0..copies {
             if self.rng.random_bool(self.wire.loss) {
@@ -350,6 +363,47 @@ fn a_slow_sender_does_not_drown_its_own_reminder() {
     world.wire.loss = 0.0;
     world.run(|world| world.events.iter().all(|events| events.len() == 1));
     assert!(world.now < Time::from_millis(200), "{}", world.now);
+}
+
+/// A receiver that does not know that a message has begun acknowledges none of it. It is told again
+/// before the sender takes that for loss, and not only when the end of the message has left.
+#[test]
+fn a_lost_beginning_is_said_again_while_the_message_is_sent() {
+    for delay_ns in [100_000, 1_000_000, 20_000_000] {
+        let sdr = SdrConfig { rate_bps: Some(2_000_000), ..config().sdr };
+        let config = ReliableConfig { sdr, ..config() };
+        for scheme in ["sr-rto", "sr-nack"] {
+            let mut world = World::new(&config, Wire { delay_ns, ..WIRE }, 1);
+            let scheme = config.scheme(scheme).unwrap();
+            world.recv(0, 100_000);
+            world.run(|world| world.in_flight.is_empty());
+            world.lost_control = 1;
+            let start = world.now;
+            world.write(0, 100_000, WriteOptions { scheme, imm: None });
+            world.run(|world| world.events.iter().all(|events| events.len() == 1));
+            assert_eq!(world.lost_control, 0);
+            assert_eq!(world.qps[0].stats().chunks_resent, 0, "{delay_ns}");
+            // The bytes take 400 ms, and their headers an eighth of that.
+            let nanos = world.now.nanos_since(start);
+            assert!(nanos < 460_000_000 + 2 * delay_ns, "{delay_ns}: {nanos}");
+        }
+    }
+}
+
+/// A receiver of erasure codes says nothing while all goes well: it is asked a few times.
+#[test]
+fn a_silent_receiver_is_asked_ever_more_rarely() {
+    let sdr = SdrConfig { rate_bps: Some(1_000_000), ..config().sdr };
+    let config = ReliableConfig { sdr, ..config() };
+    let scheme = config.scheme("ec-mds").unwrap();
+    let mut world = World::new(&config, WIRE, 1);
+    world.recv(0, 100_000);
+    world.run(|world| world.in_flight.is_empty());
+    world.sent_control = 0;
+    world.write(0, 100_000, WriteOptions { scheme, imm: None });
+    world.run(|world| world.events.iter().all(|events| events.len() == 1));
+    assert_eq!(world.qps[0].stats().chunks_resent, 0);
+    assert!(world.sent_control < 12, "{} in a second", world.sent_control);
 }
 
 #[test]
