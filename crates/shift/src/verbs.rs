@@ -70,15 +70,16 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
             return null_mut();
         }
     };
-    unseen::note_open();
-    // SAFETY: upheld by the caller.
-    let context = unsafe { (library.ibv_open_device)(device) };
-    if !context.is_null() {
-        // SAFETY: the program passed a valid device, and the name lives as long as the device.
-        let name = unsafe { CStr::from_ptr((library.ibv_get_device_name)(device)) };
-        behind(|| session::opened(library, context, &name.to_string_lossy()));
-    }
-    context
+    unseen::opening(|| {
+        // SAFETY: upheld by the caller.
+        let context = unsafe { (library.ibv_open_device)(device) };
+        if !context.is_null() {
+            // SAFETY: the program passed a valid device, and the name lives as long as the device.
+            let name = unsafe { CStr::from_ptr((library.ibv_get_device_name)(device)) };
+            behind(|| session::opened(library, context, &name.to_string_lossy()));
+        }
+        context
+    })
 }
 
 /// `ibv_close_device`.

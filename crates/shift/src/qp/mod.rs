@@ -38,6 +38,7 @@ pub(crate) type PostRecv =
 
 /// Status codes as in the header.
 const LOC_QP_OP_ERR: c_uint = 2;
+const LOC_PROT_ERR: c_uint = 4;
 const WR_FLUSH_ERR: c_uint = 5;
 const RETRY_EXC_ERR: c_uint = 12;
 const FATAL_ERR: c_uint = 19;
@@ -505,7 +506,7 @@ impl Qp {
 pub(crate) fn is_path_failure(status: c_uint, port_is_up: impl FnOnce() -> bool) -> bool {
     match status {
         RETRY_EXC_ERR | WR_FLUSH_ERR | FATAL_ERR | RESP_TIMEOUT_ERR => true,
-        LOC_QP_OP_ERR => !port_is_up(),
+        LOC_QP_OP_ERR | LOC_PROT_ERR => !port_is_up(),
         _ => false,
     }
 }
@@ -532,6 +533,8 @@ mod tests {
         assert!(is_path_failure(RETRY_EXC_ERR, || true));
         assert!(is_path_failure(LOC_QP_OP_ERR, || false));
         assert!(!is_path_failure(LOC_QP_OP_ERR, || true), "a mistake of the program's");
+        assert!(is_path_failure(LOC_PROT_ERR, || false), "rxe, of a READ whose request it lost");
+        assert!(!is_path_failure(LOC_PROT_ERR, || true), "a mistake of the program's");
         let remote_access = 10;
         assert!(!is_path_failure(remote_access, || false));
     }
