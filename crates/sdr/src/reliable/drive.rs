@@ -250,13 +250,13 @@ impl ReliableQp {
                 }
             }
             Message::ToSender(id, bytes) => {
-                let rtt = self.sdr.path().rtt_ns.unwrap_or(0);
+                let path = self.sdr.path();
                 let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
                 message.heard = now;
                 message.unaware &= !(1 << member);
                 // The others do not become aware by what one says.
                 if message.unaware == 0 {
-                    message.probe_ns = (rtt * 3).clamp(MIN_PROBE_NS, MAX_PROBE_NS);
+                    message.probe_ns = message.silence_ns(&path);
                     message.probe_at = Some(now.plus_nanos(message.probe_ns));
                 }
                 self.with_sender(nic, now, id, |machine, cx| machine.control(cx, bytes));

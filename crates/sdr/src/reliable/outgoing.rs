@@ -6,7 +6,8 @@ use super::scratch::Scratch;
 use super::shape::Shape;
 use super::stripe::Memory;
 use super::wire::Begin;
-use super::{MAX_PROBE_NS, MIN_BEGIN_NS};
+use super::{MAX_PROBE_NS, MIN_BEGIN_NS, MIN_PROBE_NS};
+use crate::path::PathStats;
 use crate::scheme::{Part, SchemeSender};
 use crate::send::{Injected, SendHandle};
 
@@ -65,6 +66,18 @@ impl Outgoing {
             return;
         }
         self.probe_at = Some(now.plus_nanos(self.probe_ns));
+    }
+
+    /// How long a receiver that knows of it may be silent before it is probed.
+    pub(super) fn silence_ns(&self, path: &PathStats) -> u64 {
+        let rtts = if self.reminded {
+            // All of it has left: a receiver asks for what it lacks each round trip, and the notice
+            // that it lacks nothing may be lost.
+            path.smoothed_rtt_ns.unwrap_or(0) / 2 * 3
+        } else {
+            path.rtt_ns.unwrap_or(0) * 3
+        };
+        rtts.clamp(MIN_PROBE_NS, MAX_PROBE_NS)
     }
 
     pub(super) fn data_sub(&self, group: u32) -> usize {

@@ -390,6 +390,26 @@ fn a_lost_beginning_is_said_again_while_the_message_is_sent() {
     }
 }
 
+/// When all of a message has left, a receiver asks for what it lacks each round trip. If it does
+/// not, it lacks nothing, and its notice was lost.
+#[test]
+fn a_lost_notice_of_the_end_costs_two_and_a_half_round_trips() {
+    const RTT_NS: u64 = 40_000_000;
+    let sdr = SdrConfig { rate_bps: Some(8_000_000), ..config().sdr };
+    let config = ReliableConfig { sdr, ..config() };
+    let scheme = config.scheme("sr-nack").unwrap();
+    let mut world = World::new(&config, Wire { delay_ns: RTT_NS / 2, ..WIRE }, 1);
+    world.recv(0, 100_000);
+    world.run(|world| world.in_flight.is_empty());
+    world.write(0, 100_000, WriteOptions { scheme, imm: None });
+    world.run(|world| world.events[1].len() == 1);
+    world.in_flight.clear();
+    let start = world.now;
+    world.run(|world| world.events[0].len() == 1);
+    let nanos = world.now.nanos_since(start);
+    assert!(nanos <= RTT_NS / 2 * 5, "{nanos}");
+}
+
 /// A receiver of erasure codes says nothing while all goes well: it is asked a few times.
 #[test]
 fn a_silent_receiver_is_asked_ever_more_rarely() {
