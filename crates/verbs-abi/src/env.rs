@@ -66,13 +66,14 @@ pub(crate) fn link() -> Result<Option<LinkProfile>, String> {
     }
 }
 
-/// The transport, by `BOWLINE_VIA`: `udp`, `shm`, `auto` or `xdp`, perhaps with options.
+/// The transport, by `BOWLINE_VIA`: `udp`, `shm`, `auto` or `xdp`, perhaps with options. A program
+/// that says nothing reaches the processes of its user on its host through memory.
 pub(crate) fn via() -> Result<Via, String> {
     match std::env::var("BOWLINE_VIA") {
         Ok(text) if !text.is_empty() => {
             text.parse().map_err(|error| format!("BOWLINE_VIA: {error}"))
         }
-        _ => Ok(Via::default()),
+        _ => Ok(Via::Auto),
     }
 }
 
