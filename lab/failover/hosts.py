@@ -20,7 +20,7 @@ class Host:
     def command(self, env, mode, store_url, program):
         """How to start a program on the host."""
         run = [env.bowline, "run", "--device", f"bl0={self.addrs[0]}", "--backup", f"bl0={self.addrs[1]}",
-               f"--failover={mode}", "--store", store_url, "--report", "--json", "--", *program]
+               "--via", env.via, f"--failover={mode}", "--store", store_url, "--report", "--json", "--", *program]
         inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         return [str(part) for part in inside + run]
 

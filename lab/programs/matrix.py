@@ -18,9 +18,12 @@ def latency(text):
     return f"{rows[-1][4]} us typical at {rows[-1][0]} bytes" if rows else ""
 
 
-def perftest(command, **more):
+def perftest(command, path="", **more):
+    """A pair on the default path, which is memory here, or on the one that is named."""
     words = command.split()
     result = latency if words[0].endswith("_lat") else bandwidth
+    if path:
+        return Pair(f"{command} ({path})", [*words, "-F"], result=result, variables=dict(BOWLINE_VIA=path), **more)
     return Pair(command, [*words, "-F"], result=result, **more)
 
 
@@ -180,6 +183,9 @@ def cases(quick):
     for command in "".join(lists).split("\n"):
         if command:
             yield perftest(command)
+    for command in TOOLS.split("\n"):
+        if command:
+            yield perftest(command, path="udp")
     lists = [PINGPONGS_QUICK] + ([] if quick else [PINGPONGS_FULL])
     for command in "".join(lists).split("\n"):
         if command:

@@ -107,6 +107,29 @@ def streaming(program, size, count):
     return both([program, "-b", "{here}", *options], [program, "-s", "{here}", *options], "(?m)^custom")
 
 
+RSOCKET_SHARE = 0.6
+
+
+def rsocket_beside_write(env):
+    """1 MiB streamed by rsocket beside RC's WRITE of 1 MiB, both with plain `bowline run`, by turns."""
+    size, rates = str(1 << 20), {"rstream": [], "ib_write_bw": []}
+    options = ["-p", "{port}", "-S", size, "-C", "400", "-I", "3"]
+    writes = ["ib_write_bw", "-F", "-p", "{port}", "-s", size, "-n", "2000", "--report_gbits"]
+    ways = (("rstream", ["rstream", "-b", "{here}", *options], ["rstream", "-s", "{here}", *options], r"(?m)^custom.* ([\d.]+) +[\d.]+$"),
+            ("ib_write_bw", writes, [*writes, "{here}"], r"(?m)^ *1048576 +\d+ +\S+ +([\d.]+)"))
+    for _ in range(5):
+        for name, server, client, row in ways:
+            rate = []
+            outcome, why = both(server, client, row, 60, lambda text: ("PASS", rate.append(float(re.search(row, text)[1]))))(env)
+            if outcome != "PASS":
+                return outcome, f"{name}: {why}"
+            rates[name] += rate
+    stream, write = (sorted(values)[2] for values in rates.values())
+    share = stream / write if write else 0.0
+    return ("PASS" if share >= RSOCKET_SHARE else "FAIL"), (f"{share:.2f} of RC's WRITE (bar {RSOCKET_SHARE}): "
+                                                            f"{stream:.1f} to {write:.1f} Gbit/s")
+
+
 def perftest(test):
     options = ["-R", "-F", "-p", "{port}", "-n", "100"]
     return both([test, *options], [test, *options, "{here}"], r"(?m)^ *\d+ +\d+ ")
@@ -126,5 +149,6 @@ def checks(quick):
     yield "rstream of 1 MiB", streaming("rstream", 1 << 20, 50)
     yield "riostream of 64 bytes", streaming("riostream", 64, 1000)
     yield "riostream of 1 MiB", streaming("riostream", 1 << 20, 50)
+    yield "rsocket's stream of 1 MiB beside RC's WRITE", rsocket_beside_write
     for test in ("ib_send_lat", "ib_read_bw"):
         yield f"perftest {test} -R", perftest(test)

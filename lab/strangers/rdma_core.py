@@ -36,7 +36,9 @@ def tests_folder(env):
     for command in (["update"], ["source", "rdma-core"]):
         status, text = run(["apt-get", *options, *command], 120, cwd=fetched)
         if status != 0:
-            raise Missing(f"no source package of rdma-core: {last_line(text)}; name a folder in RDMA_CORE_TESTS")
+            errors = re.findall(r"(?m)^E: .*", text)
+            why = errors[0] if errors else last_line(text)
+            raise Missing(f"no source package of rdma-core: {why}; name a folder in RDMA_CORE_TESTS")
     found = sorted(fetched.glob("rdma-core-*/tests"))
     if not found:
         raise Missing("the source package has no tests")

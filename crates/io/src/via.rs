@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::fault::FaultPort;
 use crate::port::{Port, PortError};
-use crate::shm::ShmPort;
+use crate::shm::{Meeting, ShmPort};
 use crate::udp::{UdpConfig, UdpPort};
 use crate::xdp::{XdpConfig, XdpOptions, XdpPort};
 
@@ -43,12 +43,12 @@ impl Via {
                 let prefix = port.qpn_prefix();
                 Ok((Box::new(FaultPort::new(port)), prefix))
             }
-            Via::Shm => open_shm(udp),
-            Via::Auto => open_shm(udp).or_else(|error| {
-                let opened = Via::Udp.open(udp)?;
-                (udp.detail)(&format!("{}: {error}; all packets go by UDP", udp.addr));
-                Ok(opened)
-            }),
+            Via::Shm => {
+                let port = ShmPort::new(UdpPort::open(udp)?, udp.detail)?;
+                let prefix = port.qpn_prefix();
+                Ok((Box::new(FaultPort::new(port)), prefix))
+            }
+            Via::Auto => open_auto(udp),
             Via::Xdp(options) => {
                 let (addr, udp_port) = (udp.addr, udp.udp_port);
                 let port = XdpPort::open(&XdpConfig { addr, udp_port, options: *options })?;
@@ -58,10 +58,21 @@ impl Via {
     }
 }
 
-fn open_shm(udp: &UdpConfig) -> Result<(Box<dyn Port>, u8), PortError> {
-    let port = ShmPort::new(UdpPort::open(udp)?, udp.detail)?;
+/// A port with rings, or without where there can be none.
+fn open_auto(udp: &UdpConfig) -> Result<(Box<dyn Port>, u8), PortError> {
+    let port = UdpPort::open(udp)?;
     let prefix = port.qpn_prefix();
-    Ok((Box::new(FaultPort::new(port)), prefix))
+    let port: Box<dyn Port> = match Meeting::open(&port) {
+        Ok(meeting) => {
+            let port = ShmPort::with(port, meeting, "auto", udp.detail);
+            Box::new(FaultPort::new(port))
+        }
+        Err(error) => {
+            (udp.detail)(&format!("{}: {error}; all packets go by UDP", udp.addr));
+            Box::new(FaultPort::new(port))
+        }
+    };
+    Ok((port, prefix))
 }
 
 impl FromStr for Via {

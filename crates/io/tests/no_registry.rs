@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
-use bowline_io::{Port, PortError, RegistryError, Sharing, UdpConfig, UdpPort};
+use bowline_io::{Port, PortError, RegistryError, Sharing, UdpConfig, UdpPort, Via};
 
 static NOTICES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -13,13 +13,17 @@ fn notices() -> Vec<String> {
     std::mem::take(&mut NOTICES.lock().expect("nobody panics with it"))
 }
 
-fn open(addr: IpAddr) -> Result<UdpPort, PortError> {
-    UdpPort::open(&UdpConfig {
+fn config(addr: IpAddr) -> UdpConfig {
+    UdpConfig {
         udp_port: 14_793,
         sharing: Sharing::SameUser { registry_dir: None },
         notice: |text| NOTICES.lock().expect("nobody panics with it").push(text.to_owned()),
         ..UdpConfig::new(addr)
-    })
+    }
+}
+
+fn open(addr: IpAddr) -> Result<UdpPort, PortError> {
+    UdpPort::open(&config(addr))
 }
 
 /// One test, since all of it depends on the environment of the process.
@@ -39,6 +43,15 @@ fn a_port_opens_without_a_place_to_meet() {
     let said = notices();
     assert!(said.len() == 1 && said[0].contains("not-there"), "{said:?}");
     drop(port);
+
+    // Without names there are no rings, which is said once as well.
+    let (port, prefix) = Via::Auto.open(&config(addr)).expect("it does without rings");
+    assert_eq!((port.caps().via, prefix), ("udp", 0));
+    let said = notices();
+    assert!(said.len() == 1 && said[0].contains("not-there"), "{said:?}");
+    drop(port);
+    assert!(Via::Shm.open(&config(addr)).is_err(), "whoever insists is told");
+    notices();
 
     // Others may write to it, as to a directory that another user has created.
     let squatted = base.join("bowline");

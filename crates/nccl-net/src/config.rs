@@ -56,9 +56,7 @@ pub(crate) fn device_builder(addr: IpAddr) -> Result<DeviceBuilder, Trouble> {
     let get: &dyn Fn(&str) -> Option<String> = &|name| std::env::var(name).ok();
     let read = || -> Result<DeviceBuilder, String> {
         let mut builder = bowline::Device::builder(addr).notice(log::warn).detail(log::info);
-        if let Some(via) = value::<Via>(get, "BOWLINE_VIA")? {
-            builder = builder.via(via);
-        }
+        builder = builder.via(value(get, "BOWLINE_VIA")?.unwrap_or(Via::Auto));
         if let Some(lanes) = value::<LaneCount>(get, "BOWLINE_LANES")? {
             builder = builder.lanes(lanes);
         }

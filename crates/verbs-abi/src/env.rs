@@ -66,13 +66,16 @@ pub(crate) fn link() -> Result<Option<LinkProfile>, String> {
     }
 }
 
-/// The transport, by `BOWLINE_VIA`: `udp`, `shm`, `auto` or `xdp`, perhaps with options.
+/// The transport, by `BOWLINE_VIA`: `udp`, `shm`, `auto` or `xdp`, perhaps with options. A program
+/// that says nothing reaches the processes of its user on its host through memory.
 pub(crate) fn via() -> Result<Via, String> {
-    match std::env::var("BOWLINE_VIA") {
-        Ok(text) if !text.is_empty() => {
-            text.parse().map_err(|error| format!("BOWLINE_VIA: {error}"))
-        }
-        _ => Ok(Via::default()),
+    parse_via(&std::env::var("BOWLINE_VIA").unwrap_or_default())
+}
+
+fn parse_via(text: &str) -> Result<Via, String> {
+    match text {
+        "" => Ok(Via::Auto),
+        text => text.parse().map_err(|error| format!("BOWLINE_VIA: {error}")),
     }
 }
 
@@ -194,6 +197,13 @@ mod tests {
         assert_eq!(devices[1].name, "bl1");
         assert_eq!(devices[1].addr, "fd00::1".parse::<IpAddr>().unwrap());
         assert_eq!(parse_devices("").unwrap(), []);
+    }
+
+    #[test]
+    fn who_says_nothing_shares_memory_where_that_is_possible() {
+        assert_eq!(parse_via(""), Ok(Via::Auto));
+        assert_eq!(parse_via("udp"), Ok(Via::Udp));
+        assert!(parse_via("tcp").is_err_and(|why| why.starts_with("BOWLINE_VIA: ")));
     }
 
     #[test]

@@ -44,9 +44,10 @@ pub(crate) struct RunArgs {
     /// A device and its address; may be repeated
     #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
     devices: Vec<(String, IpAddr)>,
-    /// Packet transport: udp; shm (shared memory, between processes of this user on this host);
-    /// auto (shm if both ends support it, else udp); or, on a physical NIC and as root,
-    /// xdp[:mode=auto|copy|zerocopy,queue=N] [default: udp]
+    /// Packet transport: auto (shared memory between processes of this user on this host that both
+    /// support it, else udp); udp (always, so that tcpdump and tc see every packet); shm (as auto,
+    /// but an error where there is none); or, on a physical NIC and as root,
+    /// xdp[:mode=auto|copy|zerocopy,queue=N] [default: auto]
     #[arg(long, value_name = "PORT")]
     via: Option<Via>,
     /// Number of lanes per device, or auto. A lane is an engine with its own socket and core

@@ -8,7 +8,7 @@ use bowline_nic::{FrameMeta, IpId, Time};
 
 use super::greeting::{ANSWER, GREETING_LEN, Greeting};
 use super::ring::RingReader;
-use super::{Counters, MAX_CHANNELS};
+use super::{Counters, max_channels};
 use crate::port::FrameSink;
 use crate::sys::{Epoll, SeqPacket, effective_uid, interface_of, peer_uid};
 
@@ -134,7 +134,7 @@ impl Inbound {
         let (addr, port, _) = greeting.from;
         // A process can use any address of its host, but none of another's.
         let is_here = interface_of(addr)?.is_some();
-        if !is_here || greeting.to_prefix != self.to.1 || self.channels.len() >= MAX_CHANNELS {
+        if !is_here || greeting.to_prefix != self.to.1 || self.channels.len() >= max_channels() {
             return Err(refused());
         }
         let reader = RingReader::open(file, greeting.capacity)?;

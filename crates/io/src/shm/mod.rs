@@ -14,6 +14,8 @@ mod ring;
 mod script;
 
 #[cfg(test)]
+mod mistaken_tests;
+#[cfg(test)]
 mod ring_tests;
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,7 @@ use std::sync::Arc;
 use bowline_nic::{Burst, CleanPaths, Time, TxBatch};
 
 use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
-use crate::sys::{Epoll, EventFd, SeqPacket, effective_uid};
+use crate::sys::{Epoll, EventFd, SeqPacket, descriptor_limit, effective_uid, overflow_uid};
 use crate::udp::UdpPort;
 use inbound::Inbound;
 use outbound::{Outbound, Sent};
@@ -37,6 +39,8 @@ pub use script::play_hostile_ring;
 const RING_BYTES: usize = 1 << 20;
 /// Most rings that a port reads from, and likewise that it writes to.
 const MAX_CHANNELS: usize = 256;
+/// Of how many descriptors a port's rings take one, each way: the others are the program's.
+const DESCRIPTORS_SHARE: usize = 8;
 /// How often connections are polled while the port does not sleep.
 const SERVICE_NS: u64 = 100_000;
 /// How soon to check again when a ring is full.
@@ -59,6 +63,7 @@ const FIRST_ID: u64 = 2;
 /// A port that reaches processes of the same user on this host through memory, and all others by
 /// UDP.
 pub struct ShmPort {
+    via: &'static str,
     udp: UdpPort,
     epoll: Epoll,
     listener: SeqPacket,
@@ -99,20 +104,27 @@ struct Counters {
     drop_gone: u64,
 }
 
-impl ShmPort {
-    /// Adds rings to a UDP port that other processes may share. `detail` is called for each engine
-    /// on this host without a ring.
-    pub fn new(udp: UdpPort, detail: fn(&str)) -> Result<ShmPort, PortError> {
-        let caps = udp.caps();
-        let prefix = udp.qpn_prefix();
+/// What a port with rings has besides its UDP port.
+pub(crate) struct Meeting {
+    epoll: Epoll,
+    listener: SeqPacket,
+    nudge: EventFd,
+}
+
+impl Meeting {
+    /// Listens for the rings of a UDP port that other processes may share.
+    pub(crate) fn open(udp: &UdpPort) -> Result<Meeting, PortError> {
+        let (caps, prefix) = (udp.caps(), udp.qpn_prefix());
+        let unsupported =
+            |what| Err(PortError::Os { what, source: io::ErrorKind::Unsupported.into() });
         if prefix == 0 {
-            return Err(PortError::Os {
-                what: "shared memory needs an address that processes of this user share",
-                source: io::ErrorKind::Unsupported.into(),
-            });
+            return unsupported("shared memory needs an address that processes of this user share");
         }
-        let own = (caps.addr, caps.udp_port, prefix);
-        let name = greeting::name_of(effective_uid(), own);
+        let me = effective_uid();
+        if me == overflow_uid() {
+            return unsupported("shared memory needs a user, and this one's number is everybody's");
+        }
+        let name = greeting::name_of(me, (caps.addr, caps.udp_port, prefix));
         let listener =
             SeqPacket::listen(&name).map_err(PortError::os("listening for shared memory"))?;
         let epoll = Epoll::new().map_err(PortError::os("waiting for shared memory"))?;
@@ -121,9 +133,41 @@ impl ShmPort {
             .add(listener.as_raw_fd(), LISTENER)
             .and_then(|()| epoll.add(nudge.as_raw_fd(), NUDGE))
             .map_err(PortError::os("waiting for shared memory"))?;
-        Ok(ShmPort {
+        Ok(Meeting { epoll, listener, nudge })
+    }
+}
+
+/// How many rings a port may read from now, and likewise write to.
+fn max_channels() -> usize {
+    channels_within(descriptor_limit())
+}
+
+fn channels_within(descriptors: usize) -> usize {
+    MAX_CHANNELS.min(descriptors / DESCRIPTORS_SHARE)
+}
+
+impl ShmPort {
+    /// Adds rings to a UDP port that other processes may share. `detail` is called for each engine
+    /// on this host without a ring.
+    pub fn new(udp: UdpPort, detail: fn(&str)) -> Result<ShmPort, PortError> {
+        let meeting = Meeting::open(&udp)?;
+        Ok(ShmPort::with(udp, meeting, "shm", detail))
+    }
+
+    /// A port that calls itself `via`.
+    pub(crate) fn with(
+        udp: UdpPort,
+        meeting: Meeting,
+        via: &'static str,
+        detail: fn(&str),
+    ) -> ShmPort {
+        let (caps, prefix) = (udp.caps(), udp.qpn_prefix());
+        let Meeting { epoll, listener, nudge } = meeting;
+        let own = (caps.addr, caps.udp_port, prefix);
+        ShmPort {
+            via,
             inbound: Inbound::new(caps.addr, prefix),
-            outbound: Outbound::new(own, detail),
+            outbound: Outbound::new(own, listener.network(), detail),
             udp,
             epoll,
             listener,
@@ -136,7 +180,7 @@ impl ShmPort {
             udp_heard: Time::ZERO,
             recheck: None,
             counters: Counters::default(),
-        })
+        }
     }
 
     /// The prefix that every QPN of this port's engine must have.
@@ -263,7 +307,7 @@ impl ShmPort {
 
 impl Port for ShmPort {
     fn caps(&self) -> PortCaps {
-        PortCaps { via: "shm", ..self.udp.caps() }
+        PortCaps { via: self.via, ..self.udp.caps() }
     }
 
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {

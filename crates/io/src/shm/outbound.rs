@@ -9,7 +9,7 @@ use bowline_nic::{CleanPaths, PeerEngine, Time};
 
 use super::greeting::{ANSWER, GREETING_LEN, Greeting, WAKE, name_of};
 use super::ring::{Record, RingWriter};
-use super::{Counters, MAX_CHANNELS, RING_BYTES};
+use super::{Counters, RING_BYTES, max_channels};
 use crate::sys::{Epoll, SeqPacket, effective_uid, interface_of, peer_uid};
 
 /// How soon to try again to reach an engine without a ring; the interval then grows.
@@ -43,6 +43,8 @@ pub(super) enum Sent {
 pub(super) struct Outbound {
     /// The writer's engine.
     from: PeerEngine,
+    /// The network namespace that its addresses are of.
+    network: Option<u64>,
     peers: Vec<Peer>,
     by_engine: HashMap<PeerEngine, usize>,
     /// Receiver of the last burst, and most likely of the next.
@@ -79,9 +81,10 @@ struct Channel {
 }
 
 impl Outbound {
-    pub(super) fn new(from: PeerEngine, detail: fn(&str)) -> Outbound {
+    pub(super) fn new(from: PeerEngine, network: Option<u64>, detail: fn(&str)) -> Outbound {
         Outbound {
             from,
+            network,
             peers: Vec::new(),
             by_engine: HashMap::new(),
             last: 0,
@@ -141,8 +144,8 @@ impl Outbound {
     fn offer(&mut self, now: Time, at: usize, new_id: &mut u64, epoll: &Epoll) {
         let channels = self.peers.iter().filter(|p| !matches!(p.state, State::Absent(_))).count();
         let to = self.peers[at].engine;
-        let made = if channels < MAX_CHANNELS {
-            greet(self.from, to, *new_id, epoll)
+        let made = if channels < max_channels() {
+            self.greet(to, *new_id, epoll)
         } else {
             Err(io::Error::other("this device has rings to as many engines as it may"))
         };
@@ -154,6 +157,31 @@ impl Outbound {
             }
             Err(error) => self.absent(now, at, &error),
         }
+    }
+
+    /// Connects to an engine of this user on this host and offers it a ring.
+    fn greet(&self, to: PeerEngine, id: u64, epoll: &Epoll) -> io::Result<Channel> {
+        // A process may still listen under an address that has moved to another host.
+        if interface_of(to.0)?.is_none() {
+            return Err(io::Error::other("its address is not one of this host"));
+        }
+        let me = effective_uid();
+        let socket = SeqPacket::connect(&name_of(me, to))?;
+        // The same address is somebody else's in another namespace, where this thread may be.
+        if socket.network() != self.network {
+            return Err(io::Error::other("this thread is in another network namespace"));
+        }
+        let owner = peer_uid(&socket)?;
+        if owner != me {
+            return Err(io::Error::other(format!("its socket is user {owner}'s, not user {me}'s")));
+        }
+        let mut writer = RingWriter::create(RING_BYTES)?;
+        let greeting = Greeting { from: self.from, to_prefix: to.2, capacity: RING_BYTES };
+        let bytes: [u8; GREETING_LEN] = greeting.emit();
+        socket.send(&bytes, Some(writer.file()))?;
+        writer.close_file();
+        epoll.add(socket.as_raw_fd(), id)?;
+        Ok(Channel { id, socket, writer, full: None, touched: false })
     }
 
     /// An engine has no ring, or has lost it.
@@ -310,20 +338,4 @@ impl Channel {
             }
         }
     }
-}
-
-/// Connects to an engine of this user and offers it a ring.
-fn greet(from: PeerEngine, to: PeerEngine, id: u64, epoll: &Epoll) -> io::Result<Channel> {
-    let me = effective_uid();
-    let socket = SeqPacket::connect(&name_of(me, to))?;
-    let owner = peer_uid(&socket)?;
-    if owner != me {
-        return Err(io::Error::other(format!("its socket is user {owner}'s, not user {me}'s")));
-    }
-    let writer = RingWriter::create(RING_BYTES)?;
-    let greeting = Greeting { from, to_prefix: to.2, capacity: RING_BYTES };
-    let bytes: [u8; GREETING_LEN] = greeting.emit();
-    socket.send(&bytes, Some(writer.file()))?;
-    epoll.add(socket.as_raw_fd(), id)?;
-    Ok(Channel { id, socket, writer, full: None, touched: false })
 }

@@ -126,6 +126,11 @@ impl RingWriter {
         self.ring.area.file()
     }
 
+    /// The file has been passed.
+    pub(super) fn close_file(&mut self) {
+        self.ring.area.close_file();
+    }
+
     /// The reader's position, as last read.
     pub(super) fn head(&self) -> u64 {
         self.head
@@ -203,7 +208,8 @@ impl RingReader {
         if !is_capacity(capacity as u64) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let area = SharedArea::open(file, DATA_AT + capacity)?;
+        let mut area = SharedArea::open(file, DATA_AT + capacity)?;
+        area.close_file();
         let ring = Ring { area, capacity };
         Ok(RingReader { ring, head: 0, tail: 0, current: None, abandoned: false })
     }

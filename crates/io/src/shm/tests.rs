@@ -17,14 +17,14 @@ use crate::sys::{SeqPacket, effective_uid};
 use crate::testing::{fresh_addr, header, push_packets};
 use crate::udp::{Sharing, UdpConfig, UdpPort};
 
-const UDP_PORT: u16 = 14_793;
+pub(super) const UDP_PORT: u16 = 14_793;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A separate registry, so that tests do not interfere.
-struct Dir(PathBuf);
+pub(super) struct Dir(pub(super) PathBuf);
 
 impl Dir {
-    fn new(name: &str) -> Dir {
+    pub(super) fn new(name: &str) -> Dir {
         let dir = std::env::temp_dir().join(format!("bowline-shm-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Dir(dir)
@@ -37,7 +37,7 @@ impl Drop for Dir {
     }
 }
 
-fn udp(dir: &Path, addr: IpAddr) -> UdpPort {
+pub(super) fn udp(dir: &Path, addr: IpAddr) -> UdpPort {
     let mut config = UdpConfig::new(addr);
     config.udp_port = UDP_PORT;
     config.recv_slots = 2;
@@ -45,31 +45,31 @@ fn udp(dir: &Path, addr: IpAddr) -> UdpPort {
     UdpPort::open(&config).unwrap()
 }
 
-fn open(dir: &Dir) -> ShmPort {
+pub(super) fn open(dir: &Dir) -> ShmPort {
     ShmPort::new(udp(&dir.0, fresh_addr()), |_| {}).unwrap()
 }
 
 /// An end with a clock of its own.
-struct End {
-    port: ShmPort,
+pub(super) struct End {
+    pub(super) port: ShmPort,
     start: Instant,
     frames: Vec<(FrameMeta, Vec<u8>)>,
 }
 
 impl End {
-    fn new(port: ShmPort) -> End {
+    pub(super) fn new(port: ShmPort) -> End {
         End { port, start: Instant::now(), frames: Vec::new() }
     }
 
-    fn now(&self) -> Time {
+    pub(super) fn now(&self) -> Time {
         Time::from_nanos(self.start.elapsed().as_nanos() as u64)
     }
 
-    fn engine(&self) -> (IpAddr, u16, u8) {
+    pub(super) fn engine(&self) -> (IpAddr, u16, u8) {
         (self.port.caps().addr, UDP_PORT, self.port.qpn_prefix())
     }
 
-    fn recv(&mut self) -> usize {
+    pub(super) fn recv(&mut self) -> usize {
         let (now, frames) = (self.now(), &mut self.frames);
         let mut keep = |meta: &FrameMeta, frame: &[u8]| frames.push((*meta, frame.to_vec()));
         self.port.recv(now, &mut keep).unwrap()
@@ -89,7 +89,7 @@ impl End {
     }
 
     /// Sends packets as an engine makes them.
-    fn send(&mut self, to: &End, lens: &[usize]) -> usize {
+    pub(super) fn send(&mut self, to: &End, lens: &[usize]) -> usize {
         self.send_at(self.now(), to, lens)
     }
 
@@ -107,7 +107,7 @@ impl End {
     }
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < PATIENCE, "{what}");
@@ -116,7 +116,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Two ends with rings both ways.
-fn connected(dir: &Dir) -> (End, End) {
+pub(super) fn connected(dir: &Dir) -> (End, End) {
     let (mut a, mut b) = (End::new(open(dir)), End::new(open(dir)));
     until("they have rings", || {
         if a.port.counters().shm_peers == 0 {

@@ -22,7 +22,8 @@ const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEA
 pub(crate) struct SharedArea {
     start: NonNull<u8>,
     len: usize,
-    file: OwnedFd,
+    /// Until it has been passed on.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping is not tied to a thread; all access is atomic or by copies that tolerate
@@ -81,12 +82,20 @@ impl SharedArea {
         // SAFETY: the mapping that was just made; the parent's is not changed.
         let _ = unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedArea { start, len, file })
+        Ok(SharedArea { start, len, file: Some(file) })
     }
 
     /// The file, to be passed on.
+    ///
+    /// # Panics
+    /// After [`close_file`](Self::close_file).
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file.as_ref().expect("the file has not been closed").as_fd()
+    }
+
+    /// Closes the file, which the mapping does not need: a program has few descriptors.
+    pub(crate) fn close_file(&mut self) {
+        self.file = None;
     }
 
     /// The word at a byte offset, a multiple of eight.

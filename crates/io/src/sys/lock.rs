@@ -43,9 +43,3 @@ fn fcntl(file: &File, command: libc::c_int, kind: libc::c_int, at: u64) -> io::R
     check(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) })?;
     Ok(lock)
 }
-
-/// The user that this process acts as.
-pub(crate) fn effective_uid() -> u32 {
-    // SAFETY: touches no memory and cannot fail.
-    unsafe { libc::geteuid() }
-}

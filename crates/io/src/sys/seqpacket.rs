@@ -13,6 +13,8 @@ pub(crate) struct SeqPacket {
 }
 
 const BACKLOG: libc::c_int = 64;
+/// Of `asm-generic/socket.h`.
+const SO_NETNS_COOKIE: libc::c_int = 71;
 
 impl SeqPacket {
     fn new() -> io::Result<SeqPacket> {
@@ -41,6 +43,24 @@ impl SeqPacket {
         // SAFETY: as above.
         check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const addr).cast(), len) })?;
         Ok(socket)
+    }
+
+    /// Names the network namespace that it is of; `None` where the kernel cannot say (before
+    /// 5.14).
+    pub(crate) fn network(&self) -> Option<u64> {
+        let mut cookie = 0_u64;
+        let mut len = size_of::<u64>() as libc::socklen_t;
+        // SAFETY: `cookie` and `len` are live, and `len` is the size of `cookie`.
+        let asked = unsafe {
+            libc::getsockopt(
+                self.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_NETNS_COOKIE,
+                (&raw mut cookie).cast(),
+                &raw mut len,
+            )
+        };
+        (asked == 0).then_some(cookie)
     }
 
     /// The next pending connection, if any.
