@@ -27,6 +27,23 @@ atomics() {
         grep -q '"outcome":"atomic-in-flight"' "$log.guest"
 }
 
+# bare BACKLOG SECONDS PAIRS LOG: READs on rxe alone.
+bare() {
+    timeout -k 1 "$shift_limit_s" "$here/guest/sh" "/tmp/shift-guest bare $1 $2 $3" > "$4.guest" 2>&1
+    [[ $(grep -c '^status 0$' "$4.guest") == "$3" ]]
+}
+
+# bare_fails BACKLOG SECONDS PAIRS LOG: on rxe alone a READ succeeds with wrong data, at one of a few tries. Once
+# none does any more, shift-guest needs no longer queues.
+bare_fails() {
+    local try
+    for try in 1 2 3 4; do
+        bare "$@"
+        grep -q 'word [0-9]* is wrong$' "$4.guest" && return
+    done
+    return 1
+}
+
 # mix COMMAND KIND HOST SECONDS CLIENT LOG: like lose, between host b and the soft NICs of host s.
 mix() { lose "$1" "$2" "$3" "$4" "$6" "$5"; }
 
@@ -67,5 +84,7 @@ shift_rows() {
         done
     done
     mixed_rows
+    row 'rxe alone, verify read: passes' bare 20000 6 1
+    [[ -n $quick ]] || row 'rxe alone, verify read, queues too short for it: fails' bare_fails 100 5 4
     row 'shift verify atomic: one in flight fails the connection' atomics a 6
 }
