@@ -4,7 +4,9 @@ from html import escape
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 60, 150, 40, 50
-COLORS = ["#4363d8", "#e6194b", "#3cb44b", "#f58231", "#911eb4"]
+# The colours of crates/chart: go-back-N and selective repeat look the same in every chart of the project.
+COLORS = {"rc, no loss": "#6b7280", "sr-nack": "#e08e0b", "xp": "#a3622a", "xp, no loss": "#c9a27e"}
+OTHER = "#d1495b"
 
 
 def smooth(values, weight=0.8):
@@ -15,8 +17,8 @@ def smooth(values, weight=0.8):
     return out
 
 
-def draw(title, rows):
-    """A line for each row, with its seconds and losses by step."""
+def draw(title, rows, origin):
+    """A line for each row, with its seconds and losses by step. `origin`: the command and the date."""
     lines = [([step["seconds"] for step in row["steps"]], smooth([step["loss"] for step in row["steps"]])) for row in rows]
     most_x = max((xs[-1] for xs, _ in lines), default=1.0)
     all_y = [y for _, ys in lines for y in ys] or [0.0, 1.0]
@@ -36,8 +38,9 @@ def draw(title, rows):
         parts.append(f'<text x="{x:.1f}" y="{TOP + height + 18}" text-anchor="middle">{most_x * tick / 5:.3g}</text>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{low + (high - low) * tick / 5:.2f}</text>')
     parts.append(f'<text x="{LEFT + width / 2}" y="{HEIGHT - 10}" text-anchor="middle">seconds</text>')
+    parts.append(f'<text x="{WIDTH - 10}" y="{HEIGHT - 10}" text-anchor="end" font-size="10" fill="#667085">{escape(origin)}</text>')
     for index, (row, (xs, ys)) in enumerate(zip(rows, lines)):
-        color = COLORS[index % len(COLORS)]
+        color = COLORS.get(row["name"], OTHER)
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(x, y) for x, y in zip(xs, ys)))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
         y = TOP + 16 + 20 * index
