@@ -52,6 +52,11 @@ impl Delivery {
         }
     }
 
+    /// Whether there was nothing more to send, the last time that something was sent.
+    pub(super) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
     pub(super) fn add(&mut self, bytes: u64) {
         self.delivered = self.delivered.saturating_add(bytes);
     }

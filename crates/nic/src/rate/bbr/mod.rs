@@ -136,11 +136,12 @@ impl Round {
     }
 
     /// Whether it lost more than `limit` of its packets, which are `packet_bytes` long. The few
-    /// packets at the end of a message say little: one lost of ten is chance.
+    /// packets of a short message, or at the end of a long one, say little: one lost of four is
+    /// chance.
     fn is_lossier_than(&self, limit: f64, packet_bytes: f64) -> bool {
         let lost = self.lost as f64 / packet_bytes;
         let expected = (self.lost + self.delivered) as f64 / packet_bytes * limit;
-        let chance = if self.app_limited { LOSS_DEVIATIONS * expected.sqrt() } else { 0.0 };
+        let chance = if self.app_limited { 1.0 + LOSS_DEVIATIONS * expected.sqrt() } else { 0.0 };
         lost > expected + chance
     }
 }
@@ -377,7 +378,8 @@ impl Bbr {
     }
 
     fn end_round(&mut self, now: Time) {
-        let round = core::mem::replace(&mut self.round, Round::new(now));
+        let next = Round { app_limited: self.delivery.is_limited(), ..Round::new(now) };
+        let round = core::mem::replace(&mut self.round, next);
         self.phase_rounds += 1;
         self.max_rate.end_round();
         if self.phase != Phase::Startup {
@@ -406,6 +408,10 @@ impl Bbr {
         if bps as f64 >= self.full_bps as f64 * STARTUP_GROWTH {
             self.full_bps = bps;
             self.full_rounds = 0;
+            return;
+        }
+        // Short messages do not grow because they are short, not because the path is full.
+        if round.app_limited {
             return;
         }
         self.full_rounds += 1;

@@ -265,3 +265,33 @@ fn a_flow_that_begins_takes_nothing_from_others_by_force() {
     let newcomer = path.bps(1) / bps as f64;
     assert!((0.1..0.5).contains(&newcomer), "{newcomer} of the link in its first second");
 }
+
+/// Rounds of short messages used to end startup, with the rate of these messages for the path's.
+#[test]
+fn short_messages_do_not_make_a_path_look_slow() {
+    let start = Time::from_millis(1);
+    let connection = ControlledConnection::new(crate::QpType::Uc.descriptor(), crate::Mtu::B1024);
+    for lossy in [false, true] {
+        let mut bbr = BbrParams::default().build(start, &connection);
+        let initial = bbr.pacing_rate_bps(start).unwrap();
+        for n in 1..50 {
+            let (sent, heard) = (Time::from_millis(20 * n), Time::from_millis(20 * n + 10));
+            let in_flight_bytes = Some(1024);
+            bbr.on_sent(sent, &Sent { bytes: 1024, in_flight_bytes, app_limited: true });
+            if lossy && n % 8 == 0 {
+                bbr.on_lost(heard, &Lost { bytes: 1024, timeout: false });
+            }
+            let acked = Acked {
+                bytes: 1024,
+                rtt_ns: Some(10_000_000),
+                in_flight_bytes: 0,
+                app_limited: true,
+                arrival_ns: None,
+            };
+            bbr.on_acked(heard, &acked);
+        }
+        let now = Time::from_millis(1_010);
+        let bps = bbr.pacing_rate_bps(now).unwrap();
+        assert!(bps >= initial / 4, "lossy: {lossy}: {bps} of {initial}");
+    }
+}
