@@ -96,7 +96,7 @@ fn a_receiver_that_dies_is_named_and_the_others_get_everything() {
     let output = command.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains(&recvs[1].addr) && stderr.contains("gone"), "{stderr}");
+    assert!(stderr.contains(&recvs[1].addr) && stderr.contains("lost the connection"), "{stderr}");
     let report = report(&output);
     let errors = errors(&report);
     assert!(errors[0].is_none() && errors[1].is_some() && errors[2].is_none(), "{report}");

@@ -139,7 +139,7 @@ mod tests {
     fn ends_with_other_keys_do_not() {
         let [ours, theirs] = meet([7, 8], [false, false]);
         assert!(ours.is_err());
-        assert!(theirs.unwrap_err().message.contains("stranger"));
+        assert!(theirs.unwrap_err().message.contains("unknown peer"));
     }
 
     #[test]
