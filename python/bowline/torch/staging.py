@@ -14,7 +14,7 @@ from .work import Call
 
 # Elementwise operations are cut into pieces of this many bytes, so that copies and transfers overlap. The other
 # transports are for long links: there each piece costs a round trip or two, and a copy next to nothing.
-_PIECE_BYTES = {"rc": 4 << 20}
+_PIECE_BYTES = 4 << 20
 _LONG_PIECE_BYTES = 64 << 20
 _ELEMENTWISE = ("allreduce", "broadcast", "reduce")
 # Those whose output holds their input where they have none.
@@ -78,7 +78,7 @@ class Stager:
 
     def __init__(self, comm: bowline.Communicator, transport: str) -> None:
         self._comm = comm
-        self._piece_bytes = _PIECE_BYTES.get(transport, _LONG_PIECE_BYTES)
+        self._piece_bytes = _PIECE_BYTES if transport == "rc" else _LONG_PIECE_BYTES
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0

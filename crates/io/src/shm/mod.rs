@@ -122,7 +122,10 @@ impl Meeting {
         }
         let me = effective_uid();
         if me == overflow_uid() {
-            return unsupported("shared memory needs a user, and this one's number is everybody's");
+            return unsupported(
+                "shared memory needs a user ID of its own: this one is everybody's that the user \
+                 namespace does not map",
+            );
         }
         let name = greeting::name_of(me, (caps.addr, caps.udp_port, prefix));
         let listener =
