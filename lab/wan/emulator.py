@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 REFUSED = 75
+# How `bowline wan` begins the line that says so, whatever its status.
+INVALID = "bowline: invalid run: "
 TRIES = 4
 
 
@@ -14,6 +16,11 @@ class Failed(Exception):
 
 class Busy(Exception):
     """The emulator refused to vouch for any of its tries: the machine had no time for it."""
+
+
+def last_words(stderr):
+    """The last lines, as one: those of the ends say more than the emulator's own."""
+    return " | ".join(stderr.strip().splitlines()[-4:]) or "nothing said why"
 
 
 class Emulator:
@@ -36,17 +43,18 @@ class Emulator:
         for _ in range(TRIES):
             done = subprocess.run(command, capture_output=True, text=True, check=False,
                                   timeout=timeout)
-            if done.returncode == REFUSED:
+            if done.returncode == REFUSED or done.returncode != 0 and INVALID in done.stderr:
+                # Programs that fail where the link stalled prove nothing, unless they fail every time.
                 self.refused += 1
                 continue
             if done.returncode != 0:
-                why = (done.stderr.strip().splitlines() or ["nothing said why"])[-1]
-                raise Failed(f"status {done.returncode}: {why}")
+                raise Failed(f"status {done.returncode}: {last_words(done.stderr)}")
             *lines, report = done.stdout.splitlines()
             ends = {end: [line.removeprefix(f"{end:5} | ") for line in lines
                           if line.startswith(f"{end:5} | ")] for end in ("left", "right")}
             return json.loads(report), ends
-        raise Busy(f"refused {TRIES} times: {done.stderr.strip().splitlines()[-1]}")
+        why = f"{TRIES} tries, status {done.returncode}: {last_words(done.stderr)}"
+        raise Busy(why) if done.returncode == REFUSED else Failed(why)
 
     def ping(self, link, count):
         _, ends = self.run(link, f"{self.probe} echo {{left}}", f"{self.probe} ping {{left}} {count}")
