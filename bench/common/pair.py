@@ -23,7 +23,11 @@ def free_port():
 
 
 def start(command, **options):
-    return subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, text=True, **options)
+    command = [str(c) for c in command]
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, **options)
+    except FileNotFoundError as error:
+        raise Failed(f"{command[0]} is not there: run without --no-build, which builds it") from error
 
 
 def stop(process):
