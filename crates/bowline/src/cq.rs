@@ -74,6 +74,8 @@ impl Cq {
             if left == Some(Duration::ZERO) {
                 return Ok(0);
             }
+            // If the program polled until now, the device's own thread relies on that.
+            self.inner.core.device().stop_polling();
             // The wake-up may be due to an old notification: the queue itself decides.
             self.inner.channel.wait(left)?;
         }

@@ -43,7 +43,9 @@ pub use lane::{
 };
 pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::{PcapFile, PcapTap};
-pub use port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
+pub use port::{
+    Forwarder, FrameSink, Onward, Port, PortCaps, PortCounters, PortError, PortFds, Round,
+};
 pub use registry::{RegistryError, Services, runtime_dir};
 pub use shm::ShmPort;
 #[doc(hidden)]

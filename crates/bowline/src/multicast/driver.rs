@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bowline_device::multicast::{Copier, Outgoing, Train};
-use bowline_io::{FrameSink, Port, PortError};
+use bowline_io::{Forwarder, FrameSink, Port, PortError, Round};
 use bowline_multicast::Switch;
 use bowline_nic::{FrameMeta, Time};
 use bowline_wire::FlowKey;
@@ -40,7 +40,7 @@ impl Driver {
                 let mut engine = shared.engine();
                 let (engine, out, copier) = (&mut *engine, &mut self.out, &mut self.copier);
                 let mut sink = Sink { now, dst_port, engine, out, copier };
-                let received = self.port.recv(now, &mut sink)?;
+                let received = self.port.forward(now, &mut sink)?;
                 engine.handle_timeout(now);
                 while let Some(answer) = engine.poll_transmit() {
                     out.push(&answer.flow, 0, 0, answer.bytes());
@@ -107,5 +107,11 @@ impl FrameSink for Sink<'_> {
         let flow = FlowKey { src, dst, src_port, dst_port: self.dst_port };
         let train = Train { flow, tos, bytes, frame_len, ip_id };
         self.copier.copy(self.now, self.engine, &train, self.out);
+    }
+}
+
+impl Forwarder for Sink<'_> {
+    fn round(&mut self, round: &mut dyn Round) {
+        self.copier.forward(self.now, self.engine, self.dst_port, round, self.out);
     }
 }

@@ -166,7 +166,7 @@ impl Sender {
             if flight.is_empty() {
                 break;
             }
-            let got = poller.poll()?;
+            let got = poller.poll_or_sleep()?;
             if got.is_empty() {
                 poller.idle()?;
                 continue;

@@ -218,6 +218,11 @@ pub(crate) fn qp_and_message(completion: &Completion) -> (usize, u64) {
     ((completion.wr_id >> 48) as usize, completion.wr_id & ((1 << 48) - 1))
 }
 
+/// How long polls find nothing before a program sleeps that may.
+const AWAKE: Duration = Duration::from_micros(100);
+/// How long it sleeps before it checks whether to end.
+const NAP: Duration = Duration::from_millis(20);
+
 /// Polls a completion queue, checks every completion, and detects a stall.
 pub(crate) struct Poller<'a> {
     cq: &'a Cq,
@@ -233,6 +238,10 @@ impl<'a> Poller<'a> {
     /// The completions that are available now, possibly none.
     pub(crate) fn poll(&mut self) -> Result<&[Completion], Box<dyn Error>> {
         let count = self.cq.poll(&mut self.completions)?;
+        self.check(count)
+    }
+
+    fn check(&mut self, count: usize) -> Result<&[Completion], Box<dyn Error>> {
         let got = &self.completions[..count];
         for completion in got {
             completion.ok()?;
@@ -241,6 +250,18 @@ impl<'a> Poller<'a> {
             self.idle_since = None;
         }
         Ok(got)
+    }
+
+    /// The completions that are available now. Sleeps if there have been none for a while, so that
+    /// a sender that waits for its link leaves the CPU to others, and its CPU time is that of its
+    /// work.
+    pub(crate) fn poll_or_sleep(&mut self) -> Result<&[Completion], Box<dyn Error>> {
+        let is_patient = self.idle_since.is_some_and(|since| since.elapsed() > AWAKE);
+        if !is_patient {
+            return self.poll();
+        }
+        let count = self.cq.wait(&mut self.completions, NAP)?;
+        self.check(count)
     }
 
     /// Call this when nothing has happened. Fails if that has lasted too long.

@@ -1,6 +1,7 @@
 //! Reliable multicast inside a port: the sender's own port copies what it sends to a group, and
 //! merges the members' responses (`docs/multicast.md`).
 
+mod forwarding;
 mod outgoing;
 mod port;
 #[cfg(test)]

@@ -7,6 +7,8 @@ use bowline_multicast::{Arrival, Edit, GROUP_PREFIX, Replicas, Switch, Verdict};
 use bowline_nic::{IpId, Time, TxBatch, TxCaps};
 use bowline_wire::FlowKey;
 
+use super::forwarding::Forwarding;
+
 /// Maximum number of packets in a batch.
 const BATCH_PACKETS: usize = 1024;
 /// Maximum number of waiting batches for one branch. Further copies are dropped, and retransmitted
@@ -136,11 +138,11 @@ pub struct Train<'a> {
 pub type Handle = fn(&mut Switch, Time, &Arrival<'_>) -> Verdict;
 
 /// A frame to copy.
-struct Copied {
-    replicas: Replicas,
+pub(super) struct Copied {
+    pub(super) replicas: Replicas,
     /// Its train, and its position in the train.
-    train: usize,
-    place: Range<usize>,
+    pub(super) train: usize,
+    pub(super) place: Range<usize>,
     /// The IP identification for which its ICRC was computed.
     summed_id: u16,
 }
@@ -150,20 +152,26 @@ pub struct Copier {
     handle: Handle,
     /// Whether frames for no group are sent unchanged; otherwise they are dropped.
     passes: bool,
-    copied: Vec<Copied>,
+    pub(super) copied: Vec<Copied>,
     /// Number of frames that were passed to the engine.
     judged: usize,
+    pub(super) forwarding: Forwarding,
 }
 
 impl Copier {
     /// For a switch with its own address, which forwards only to groups.
     pub fn of_switch() -> Copier {
-        Copier { handle: Switch::handle_frame, passes: false, copied: Vec::new(), judged: 0 }
+        Copier::new(Switch::handle_frame, false)
     }
 
     /// For the port of a sender.
     pub fn of_port() -> Copier {
-        Copier { handle: Switch::handle_data, passes: true, copied: Vec::new(), judged: 0 }
+        Copier::new(Switch::handle_data, true)
+    }
+
+    fn new(handle: Handle, passes: bool) -> Copier {
+        let forwarding = Forwarding::default();
+        Copier { handle, passes, copied: Vec::new(), judged: 0, forwarding }
     }
 
     /// Passes a train to the engine, and copies it branch by branch, so that it stays a train.

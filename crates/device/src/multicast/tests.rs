@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-use bowline_io::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
+use bowline_io::{FrameSink, Onward, Port, PortCaps, PortCounters, PortError, PortFds, Round};
 use bowline_multicast::{
     Branch, GroupKey, Leaf, MemberConfig, Origin, Place, Region, RootConfig, Switch, SwitchLimits,
     Table,
@@ -15,8 +15,8 @@ use bowline_wire::{
     icrc_of,
 };
 
-use super::Replicator;
 use super::port::ReplicatingPort;
+use super::{Copier, Outgoing, Replicator};
 
 const PORT: u16 = 4791;
 const SENDER_QPN: Qpn = Qpn::new(0x07_0001);
@@ -46,11 +46,15 @@ fn summed(flow: &FlowKey, ip_id: u16, packet: &Packet<'_>) -> Vec<u8> {
 
 /// A WRITE of 64 bytes at the start of the sender's region.
 fn write(flow: &FlowKey, qpn: Qpn, psn: u32, ip_id: u16) -> Vec<u8> {
+    write_of(64, flow, qpn, psn, ip_id)
+}
+
+fn write_of(len: u32, flow: &FlowKey, qpn: Qpn, psn: u32, ip_id: u16) -> Vec<u8> {
     let mut bth = Bth::new(Opcode::RC_WRITE_ONLY, qpn, Psn::new(psn));
     bth.ack_req = true;
-    let reth = Some(Reth { va: 0x1000, rkey: 7, len: 64 });
-    let ext = ExtHeaders { reth, ..ExtHeaders::default() };
-    summed(flow, ip_id, &Packet { bth, ext, payload: &[psn as u8; 64], pad_bytes: [0; 3], icrc: 0 })
+    let ext = ExtHeaders { reth: Some(Reth { va: 0x1000, rkey: 7, len }), ..ExtHeaders::default() };
+    let payload = &vec![psn as u8; len as usize];
+    summed(flow, ip_id, &Packet { bth, ext, payload, pad_bytes: [0; 3], icrc: 0 })
 }
 
 fn ack(flow: &FlowKey, qpn: Qpn, psn: u32) -> Vec<u8> {
@@ -337,4 +341,126 @@ fn a_stranger_speaks_for_nobody() {
     assert_eq!(rig.receive(), [(GROUP.get(), 0)]);
     assert_eq!(rig.sent(), []);
     assert_eq!(rig.replicator.engine().counters().drop_source, 1);
+}
+
+/// A round of a simulated port, which takes so many datagrams.
+struct PlayedRound {
+    datagrams: Vec<(FrameMeta, Vec<u8>, usize)>,
+    room: usize,
+    sent: Vec<(IpAddr, u16, Vec<u8>)>,
+}
+
+impl Round for PlayedRound {
+    fn count(&self) -> usize {
+        self.datagrams.len()
+    }
+
+    fn envelope(&self, datagram: usize) -> Option<(FrameMeta, usize)> {
+        let (meta, _, frame_len) = &self.datagrams[datagram];
+        Some((*meta, *frame_len))
+    }
+
+    fn bytes(&mut self, datagram: usize) -> &mut [u8] {
+        &mut self.datagrams[datagram].1
+    }
+
+    fn send(&mut self, to: &[Onward]) -> usize {
+        let taken = to.len().min(self.room);
+        self.room -= taken;
+        for onward in &to[..taken] {
+            let frames = self.datagrams[onward.datagram].1.chunks(onward.frame_len).enumerate();
+            self.sent.extend(frames.map(|(id, frame)| (onward.dst, id as u16, frame.to_vec())));
+        }
+        taken
+    }
+}
+
+impl PlayedRound {
+    fn new(trains: &[(u8, Vec<Vec<u8>>)], room: usize) -> PlayedRound {
+        let datagram = |(from, frames): &(u8, Vec<Vec<u8>>)| {
+            let (ip_id, src) = (IpId::Guess(0), addr(*from));
+            let meta = FrameMeta { src, dst: addr(8), src_port: PORT, tos: 0, ttl: 9, ip_id };
+            (meta, frames.concat(), frames[0].len())
+        };
+        PlayedRound { datagrams: trains.iter().map(datagram).collect(), room, sent: Vec::new() }
+    }
+
+    /// Passes the round to a switch; returns the PSNs that each member gets, and how many packets
+    /// were copied. Checks every packet's QPN and ICRC.
+    fn forward(&mut self, engine: &mut Switch) -> ([Vec<u32>; 2], usize) {
+        let (mut copier, mut out) = (Copier::of_switch(), Outgoing::new(CAPS));
+        let before: Vec<_> = self.datagrams.iter().map(|(_, bytes, _)| bytes.clone()).collect();
+        copier.forward(Time::ZERO, engine, PORT, self, &mut out);
+        let after: Vec<_> = self.datagrams.iter().map(|(_, bytes, _)| bytes.clone()).collect();
+        assert_eq!(after, before, "the datagrams are as they were");
+        let net = Arc::new(Mutex::new(Net { room: usize::MAX, ..Net::default() }));
+        assert!(out.send(Time::ZERO, &mut Played(Arc::clone(&net))).expect("it is not broken"));
+        let copied = std::mem::take(&mut net.lock().unwrap().sent);
+        let mut psns = [Vec::new(), Vec::new()];
+        for (dst, ip_id, bytes) in self.sent.iter().chain(&copied) {
+            let view = PacketView::parse(bytes).expect("well formed");
+            let flow = FlowKey { dst: *dst, ..flow(8, 0) };
+            assert_eq!(icrc_of(&flow, *ip_id, &bytes[..bytes.len() - ICRC_LEN]), view.icrc());
+            let member = usize::from(*dst == addr(3));
+            assert_eq!(view.dest_qpn().get(), 0x09_0000 + member as u32);
+            psns[member].push(view.psn().get());
+        }
+        (psns, copied.len())
+    }
+}
+
+/// A switch at host 8 with the same group.
+fn switch() -> Switch {
+    let mut table = table();
+    let origin = Origin { addr: addr(8), port: PORT };
+    table.branches.iter_mut().for_each(|branch| branch.src = Some(origin));
+    if let Some(root) = &mut table.root {
+        (root.answers_to, root.peer, root.in_port) = (addr(8), origin, false);
+        root.members
+            .iter_mut()
+            .zip(0..)
+            .for_each(|(member, n)| member.id = Qpn::new(0xfe_0100 + n));
+    }
+    let mut switch = Switch::new(SwitchLimits::default());
+    switch.install(Time::ZERO, table).expect("a right table");
+    switch
+}
+
+/// A train of the sender's WRITEs.
+fn train(psns: std::ops::Range<u32>, len: u32) -> (u8, Vec<Vec<u8>>) {
+    let frame = |(id, psn)| write_of(len, &flow(1, 8), GROUP, psn, id);
+    (1, (0..).zip(psns).map(frame).collect())
+}
+
+#[test]
+fn a_switch_sends_long_trains_on_from_where_they_are() {
+    for room in 0..8 {
+        let answer = ack(&flow(2, 8), Qpn::new(0xfe_0100), 0);
+        let mut short = train(10..14, 4096);
+        short.1.push(write_of(8, &flow(1, 8), GROUP, 14, 4));
+        let trains = [train(0..5, 4096), (2, vec![answer]), train(5..10, 4096), short];
+        let mut round = PlayedRound::new(&trains, room);
+        let (psns, copied) = round.forward(&mut switch());
+        let all: Vec<u32> = (0..15).collect();
+        assert_eq!(psns, [all.clone(), all], "room for {room} datagrams");
+        // What is sent in place is not copied: five packets in each of six datagrams.
+        assert_eq!(copied, 30 - 5 * room.min(6));
+    }
+}
+
+#[test]
+fn a_switch_copies_short_trains_into_one() {
+    let mut round = PlayedRound::new(&[train(0..3, 64), train(3..5, 64)], 9);
+    let (psns, copied) = round.forward(&mut switch());
+    assert_eq!((psns, copied), ([(0..5).collect(), (0..5).collect()], 10));
+}
+
+#[test]
+fn a_switch_copies_what_members_lack_differently() {
+    let mut switch = switch();
+    let mut round = PlayedRound::new(&[train(0..4, 4096)], 9);
+    assert_eq!(round.forward(&mut switch), ([(0..4).collect(), (0..4).collect()], 0));
+    let answer = ack(&flow(2, 8), Qpn::new(0xfe_0100), 1);
+    let mut round = PlayedRound::new(&[(2, vec![answer]), train(0..4, 4096)], 9);
+    assert_eq!(round.forward(&mut switch), ([vec![2, 3], (0..4).collect()], 6));
 }

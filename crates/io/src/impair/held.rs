@@ -37,6 +37,8 @@ pub(super) struct HeldPackets {
     heap: BinaryHeap<Reverse<Entry>>,
     next_sequence: u64,
     bytes: usize,
+    /// The latest arrival time so far.
+    last_due: Time,
 }
 
 struct Entry {
@@ -46,7 +48,7 @@ struct Entry {
 
 impl HeldPackets {
     pub(super) fn new() -> HeldPackets {
-        HeldPackets { heap: BinaryHeap::new(), next_sequence: 0, bytes: 0 }
+        HeldPackets { heap: BinaryHeap::new(), next_sequence: 0, bytes: 0, last_due: Time::ZERO }
     }
 
     /// Takes a packet; `false` if too many are held already.
@@ -55,6 +57,7 @@ impl HeldPackets {
             return false;
         }
         self.bytes += held.frame.len();
+        self.last_due = self.last_due.max(held.at);
         self.heap.push(Reverse(Entry { sequence: self.next_sequence, held }));
         self.next_sequence += 1;
         true
@@ -63,6 +66,11 @@ impl HeldPackets {
     /// The arrival time of the first packet.
     pub(super) fn next_due(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse(entry)| entry.held.at)
+    }
+
+    /// The arrival time of the last packet, if there is one.
+    pub(super) fn last_due(&self) -> Time {
+        self.last_due
     }
 
     /// The first packet, if it is due.

@@ -20,6 +20,13 @@ const BATCH_PACKETS: usize = 64;
 /// Due packets wait up to this long for others, to leave in one burst: at 1 Gbit/s a packet of 4
 /// KiB is due every 33 µs, and waking up for each would cost a core.
 const SLACK_NS: u64 = 40_000;
+/// Behind a queue, due packets wait longer still: by this part of the time that the queue takes.
+/// Nobody notices that, and waking up for two packets at a time took most of the sender's CPU.
+const QUEUE_PART: u64 = 8;
+/// The most that a queue adds, in time and in bytes at the link's rate: more could overflow the
+/// receiver's socket.
+const MAX_QUEUE_SLACK_NS: u64 = 200_000;
+const MAX_QUEUE_SLACK_BYTES: u64 = 32 << 10;
 /// Links with a shorter delay get no slack: it would be noticeable.
 const SLACK_MIN_DELAY_NS: u64 = 500_000;
 /// IPv4 and UDP headers, which count towards the rate besides the packet.
@@ -37,7 +44,7 @@ pub struct Impair<P> {
     /// Reports the link's counters; of several ports that share a link, only the first does.
     counts: bool,
     held: HeldPackets,
-    slack_ns: u64,
+    slack: Slack,
     /// The batch being sent; holds the rest while the port below is full.
     outbox: Outbox,
     /// Time of the last call.
@@ -51,16 +58,42 @@ pub struct Impair<P> {
 #[derive(Clone)]
 pub struct SharedLink {
     link: Arc<Mutex<Link>>,
-    slack_ns: u64,
+    slack: Slack,
+}
+
+/// How long due packets wait for others.
+#[derive(Clone, Copy, Default)]
+struct Slack {
+    least_ns: u64,
+    delay_ns: u64,
+    /// The most that a queue adds; none without a rate.
+    max_queue_ns: u64,
+}
+
+impl Slack {
+    fn of(profile: &LinkProfile) -> Slack {
+        let config = &profile.config;
+        let (rate_bps, delay_ns) = (config.rate_bps, config.delay_ns);
+        let coarse = rate_bps.is_some() || delay_ns >= SLACK_MIN_DELAY_NS;
+        let max_queue_ns = rate_bps.map_or(0, |rate| {
+            let bytes_ns = MAX_QUEUE_SLACK_BYTES * 8 * 1_000_000_000 / rate.max(1);
+            bytes_ns.min(MAX_QUEUE_SLACK_NS)
+        });
+        Slack { least_ns: if coarse { SLACK_NS } else { 0 }, delay_ns, max_queue_ns }
+    }
+
+    /// For packets that arrive over a time of `span_ns`: what exceeds the delay is the queue.
+    fn for_span(&self, span_ns: u64) -> u64 {
+        let queue_ns = span_ns.saturating_sub(self.delay_ns);
+        self.least_ns + (queue_ns / QUEUE_PART).min(self.max_queue_ns)
+    }
 }
 
 impl SharedLink {
     /// A link with this profile.
     pub fn new(profile: &LinkProfile) -> SharedLink {
-        let config = &profile.config;
-        let coarse = config.rate_bps.is_some() || config.delay_ns >= SLACK_MIN_DELAY_NS;
         let link = Arc::new(Mutex::new(Link::from_profile(profile, 0)));
-        SharedLink { link, slack_ns: if coarse { SLACK_NS } else { 0 } }
+        SharedLink { link, slack: Slack::of(profile) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Link> {
@@ -81,7 +114,7 @@ impl<P: Port> Impair<P> {
         Impair {
             outbox: Outbox::new(inner.caps().tx, BATCH_PACKETS),
             held: HeldPackets::new(),
-            slack_ns: link.slack_ns,
+            slack: link.slack,
             link: link.clone(),
             counts,
             inner,
@@ -141,7 +174,10 @@ impl<P: Port> Impair<P> {
 
     /// When enough packets are due to be worth a call.
     fn next_release(&self) -> Option<Time> {
-        let due = || self.held.next_due().map(|due| due.plus_nanos(self.slack_ns));
+        let due = || {
+            let (due, last) = (self.held.next_due()?, self.held.last_due());
+            Some(due.plus_nanos(self.slack.for_span(last.nanos_since(due))))
+        };
         self.outbox.retry_at(self.now).or_else(due)
     }
 }
@@ -167,7 +203,7 @@ impl<P: Port> Port for Impair<P> {
                 self.admit(now, &key, burst.tos, id as u16, frame);
             }
         }
-        if self.slack_ns == 0 {
+        if self.slack.least_ns == 0 {
             self.release(now)?;
         }
         Ok(bursts.len())

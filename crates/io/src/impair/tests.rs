@@ -71,6 +71,36 @@ fn packets_arrive_in_order_with_new_icrcs_and_at_their_time() {
     assert!(rig.a.counters().impair_max_lateness_ns <= 100_000, "{:?}", rig.a.counters());
 }
 
+/// Sends packets of 4 KiB at once, and returns how often they leave, the most that leave together,
+/// and when the last one does.
+fn releases(link: &str, packets: usize) -> (usize, usize, u64) {
+    let mut rig = Rig::new(link);
+    rig.send(0, &vec![4096; packets]);
+    let (mut count, mut most) = (0, 0);
+    while let Some(at) = rig.a.poll_timeout() {
+        rig.now = at;
+        rig.a.flush(rig.now).expect("memory works");
+        let got = rig.b.recv(rig.now, &mut |_: &FrameMeta, _: &[u8]| {}).expect("memory works");
+        (count, most) = (count + 1, most.max(got));
+    }
+    (count, most, rig.now.nanos_since(Time::ZERO))
+}
+
+#[test]
+fn behind_a_queue_packets_leave_in_larger_pieces_and_the_last_on_time() {
+    // A packet of 4140 bytes takes 33 us; 300 of them are a queue of 10 ms.
+    let (count, most, took) = releases("rate=1Gbps", 300);
+    assert!((38..70).contains(&count), "{count} releases");
+    assert!((6..=9).contains(&most), "{most} together");
+    assert!((9_936_000..9_936_000 + 60_000).contains(&took), "{took}");
+    // A short queue is released as it comes.
+    let (_, most, took) = releases("rate=1Gbps", 4);
+    assert!(most <= 3 && took < 132_480 + 60_000, "{most} together, {took}");
+    // At a high rate, no more than a socket takes.
+    let (_, most, _) = releases("rate=10Gbps", 1000);
+    assert!(most <= 24, "{most} together");
+}
+
 #[test]
 fn survivors_of_loss_are_whole_whatever_their_place() {
     let mut rig = Rig::new("loss=20%,seed=2");

@@ -3,6 +3,7 @@
 mod closed;
 mod counters;
 mod error;
+mod forward;
 mod outbox;
 mod sink;
 
@@ -18,6 +19,7 @@ use crate::sys::{PollFd, poll};
 pub(crate) use closed::ClosedPort;
 pub use counters::PortCounters;
 pub use error::PortError;
+pub use forward::{Forwarder, Onward, Round};
 pub(crate) use outbox::Outbox;
 pub use sink::FrameSink;
 
@@ -110,6 +112,12 @@ pub trait Port: Send {
     /// A frame's bytes are valid only during the call of `sink`. 0 means that nothing is pending.
     fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError>;
 
+    /// As [`recv`](Port::recv), for a caller that sends datagrams on. If the port can send them
+    /// from where it has received them, it passes whole rounds.
+    fn forward(&mut self, now: Time, to: &mut dyn Forwarder) -> Result<usize, PortError> {
+        self.recv(now, to)
+    }
+
     /// Sends packets that were held back and are due.
     fn flush(&mut self, now: Time) -> Result<(), PortError> {
         let _ = now;
@@ -165,6 +173,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         (**self).recv(now, sink)
+    }
+
+    fn forward(&mut self, now: Time, to: &mut dyn Forwarder) -> Result<usize, PortError> {
+        (**self).forward(now, to)
     }
 
     fn flush(&mut self, now: Time) -> Result<(), PortError> {

@@ -6,6 +6,7 @@
 
 mod cmsg;
 mod drops;
+mod forward;
 mod group;
 mod options;
 mod rx_ring;
@@ -22,10 +23,13 @@ use std::path::PathBuf;
 
 use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
 
-use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
+use crate::port::{
+    Forwarder, FrameSink, Port, PortCaps, PortCounters, PortError, PortFds, earlier,
+};
 use crate::registry::{self, Membership, Owner, Place, Run};
 use crate::sys::interface_of;
 use drops::Verdict;
+use forward::Datagrams;
 pub use group::GroupSocket;
 use rx_ring::{Message, RxRing};
 use tx_ring::TxRing;
@@ -338,14 +342,29 @@ impl UdpPort {
         }
     }
 
+    /// Receives datagrams into the ring; returns how many.
+    fn receive(&mut self) -> Result<usize, PortError> {
+        match self.rx.recv(self.socket.as_raw_fd()) {
+            Ok(received) => Ok(received),
+            Err(error) => match drops::verdict(&error) {
+                Verdict::WouldBlock | Verdict::Again => Ok(0),
+                Verdict::Broken => {
+                    Err(PortError::Os { what: "receiving on the UDP socket", source: error })
+                }
+                // An error that an earlier packet of ours caused. Ignore it: the transport above
+                // detects loss by itself.
+                _ => {
+                    self.counters.rx_errors += 1;
+                    Ok(0)
+                }
+            },
+        }
+    }
+
     fn deliver(&mut self, now: Time, slot: usize, sink: &mut dyn FrameSink) -> usize {
         let message = self.rx.message(slot);
         let counters = &mut self.counters;
-        if let Some(overflows) = message.overflows {
-            counters.rx_overflow += u64::from(overflows.wrapping_sub(self.overflow_seen));
-            self.overflow_seen = overflows;
-        }
-        counters.rx_datagrams += 1;
+        note_overflow(&message, &mut self.overflow_seen, counters);
         let Some(meta) = meta_of(&message, self.caps.addr) else {
             counters.rx_truncated += 1;
             return 0;
@@ -452,6 +471,15 @@ fn sort_frames(
     delivered
 }
 
+/// Counts a datagram, and those that the socket had no space for.
+fn note_overflow(message: &Message<'_>, seen: &mut u32, counters: &mut PortCounters) {
+    if let Some(overflows) = message.overflows {
+        counters.rx_overflow += u64::from(overflows.wrapping_sub(*seen));
+        *seen = overflows;
+    }
+    counters.rx_datagrams += 1;
+}
+
 /// The envelope of a datagram's first frame; `None` if the datagram is unusable.
 fn meta_of(message: &Message<'_>, dst: IpAddr) -> Option<FrameMeta> {
     let src = message.src.filter(|_| !message.truncated)?;
@@ -477,24 +505,7 @@ impl Port for UdpPort {
 
     fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         let sent = self.membership.as_ref().map_or(0, |m| m.rooms.sent());
-        let received = match self.rx.recv(self.socket.as_raw_fd()) {
-            Ok(received) => received,
-            Err(error) => match drops::verdict(&error) {
-                Verdict::WouldBlock | Verdict::Again => 0,
-                Verdict::Broken => {
-                    return Err(PortError::Os {
-                        what: "receiving on the UDP socket",
-                        source: error,
-                    });
-                }
-                // An error that an earlier packet of ours caused. Ignore it: the transport above
-                // detects loss by itself.
-                _ => {
-                    self.counters.rx_errors += 1;
-                    0
-                }
-            },
-        };
+        let received = self.receive()?;
         let mut frames = (0..received).map(|slot| self.deliver(now, slot, sink)).sum();
         if let Some(membership) = &mut self.membership {
             if received == 0 {
@@ -504,6 +515,21 @@ impl Port for UdpPort {
             if now >= membership.next_due() {
                 membership.upkeep(now, &self.socket, &mut self.counters);
             }
+        }
+        Ok(frames)
+    }
+
+    fn forward(&mut self, now: Time, to: &mut dyn Forwarder) -> Result<usize, PortError> {
+        if !self.forwards_in_place() {
+            return self.recv(now, to);
+        }
+        let count = self.receive()?;
+        let mut frames = 0;
+        for slot in 0..count {
+            frames += self.count_kept(slot);
+        }
+        if count > 0 {
+            to.round(&mut Datagrams { port: self, count });
         }
         Ok(frames)
     }

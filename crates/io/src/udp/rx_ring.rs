@@ -159,6 +159,21 @@ impl RxRing {
     }
 }
 
+impl RxRing {
+    /// The bytes of a datagram of the last `recv`, to be changed.
+    ///
+    /// # Panics
+    /// If `slot` is not below what `recv` returned.
+    pub(super) fn bytes(&mut self, slot: usize) -> &mut [u8] {
+        assert!(slot < self.filled, "slot {slot} of {} filled ones", self.filled);
+        // SAFETY: as in `message`; and the borrow is exclusive, so nobody else reads the slot.
+        unsafe {
+            let len = ((*self.headers.at(slot)).msg_len as usize).min(SLOT_BYTES);
+            slice::from_raw_parts_mut(self.data.at(slot).cast::<u8>(), len)
+        }
+    }
+}
+
 /// Memory that the kernel writes to through pointers kept in other such memory. A `Vec` would do,
 /// except that using it again invalidates pointers taken from it earlier.
 struct RawArray<T> {

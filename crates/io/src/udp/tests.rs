@@ -7,7 +7,7 @@ use bowline_nic::{FrameMeta, Time, TxBatch, TxCaps};
 use bowline_wire::{Bth, FlowKey};
 
 use super::{UdpConfig, UdpPort};
-use crate::port::{Port, PortError};
+use crate::port::{Forwarder, FrameSink, Onward, Port, PortError, Round};
 use crate::testing::{fresh_addr, icrc_is_right, push_packets};
 
 fn open(addr: IpAddr, change: impl FnOnce(&mut UdpConfig)) -> UdpPort {
@@ -183,4 +183,57 @@ fn an_address_of_nobody_is_named() {
 #[test]
 fn the_mtu_of_loopback_is_known() {
     assert!(open(fresh_addr(), |_| {}).caps().ip_mtu >= 16_384);
+}
+
+/// Sends every round on to two ports.
+struct Onwards([(IpAddr, u16); 2]);
+
+impl FrameSink for Onwards {
+    fn frame(&mut self, _: &FrameMeta, _: &[u8]) {
+        panic!("the port keeps its datagrams");
+    }
+}
+
+impl Forwarder for Onwards {
+    fn round(&mut self, round: &mut dyn Round) {
+        for (nth, (dst, dst_port)) in self.0.into_iter().enumerate() {
+            let onward = |datagram: usize| {
+                let (meta, frame_len) = round.envelope(datagram)?;
+                Some(Onward { datagram, dst, dst_port, tos: meta.tos, frame_len })
+            };
+            let to: Vec<Onward> = (0..round.count()).filter_map(onward).collect();
+            for onward in &to {
+                for frame in round.bytes(onward.datagram).chunks_mut(onward.frame_len) {
+                    frame[16] = nth as u8;
+                }
+            }
+            assert_eq!(round.send(&to), to.len());
+        }
+    }
+}
+
+#[test]
+fn what_is_forwarded_keeps_its_segments() {
+    let mut ports = [(); 4].map(|()| open(fresh_addr(), |_| {}));
+    let [a, via, b, c] = &mut ports;
+    let lens = [[1024; 20].as_slice(), &[12], &[2048; 3]].concat();
+    let mut batch = TxBatch::new(a.caps().tx, lens.len());
+    push_packets(&mut batch, &flow(a, via), 0x01_0002, 100, &lens);
+    a.send(Time::ZERO, &batch, 0).expect("the socket works");
+    let mut to = Onwards([&*b, &*c].map(|port| (port.caps.addr, port.caps.udp_port)));
+    let (start, mut frames) = (Instant::now(), 0);
+    while frames < lens.len() {
+        assert!(start.elapsed() < Duration::from_secs(1), "{frames} of {} came", lens.len());
+        frames += via.forward(Time::ZERO, &mut to).expect("the socket works");
+    }
+    for (nth, port) in [b, c].into_iter().enumerate() {
+        for (i, (meta, frame)) in recv_frames(port, lens.len()).iter().enumerate() {
+            assert_eq!((psn_of(frame), frame.len()), (100 + i as u32, 16 + lens[i]));
+            assert_eq!((meta.src, frame[16]), (via.caps.addr, nth as u8));
+        }
+        let datagrams = port.counters().rx_datagrams;
+        assert_eq!(datagrams, via.counters().rx_datagrams, "they come in the same pieces");
+    }
+    assert_eq!(via.counters().tx_packets, 2 * lens.len() as u64);
+    assert_eq!(via.counters().tx_bursts, 2 * via.counters().rx_datagrams);
 }

@@ -7,18 +7,36 @@
 
 use std::io;
 use std::mem;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::RawFd;
 
 use bowline_nic::{Burst, TxBatch};
 
 use super::cmsg::{Control, Writer};
+use crate::port::Onward;
 use crate::sys::SockAddr;
 
 /// Messages in one call.
 const MAX_MESSAGES: usize = 64;
 /// Bytes resealed for one call: they stay in a core's own cache.
 const MAX_RESEALED_BYTES: usize = 256 << 10;
+
+/// The envelope of a message.
+struct Head {
+    dst: IpAddr,
+    dst_port: u16,
+    tos: u8,
+    /// Interface index, for link-local IPv6 destinations.
+    scope: u32,
+}
+
+impl Head {
+    #[inline]
+    fn of(burst: &Burst, scope: u32) -> Head {
+        Head { dst: burst.dst, dst_port: burst.dst_port, tos: burst.tos, scope }
+    }
+}
 
 /// The arrays that `sendmmsg` reads. Their pointers are valid only during a call.
 pub(super) struct TxRing {
@@ -58,9 +76,26 @@ impl TxRing {
     ) -> io::Result<usize> {
         self.pieces.clear();
         for burst in batch.bursts()[range].iter().take(MAX_MESSAGES) {
-            self.add_message(burst, scope, burst.packet_count() > 1, batch.burst_bytes(burst));
+            let segment_len = (burst.packet_count() > 1).then_some(burst.segment_len as u16);
+            self.add_message(Head::of(burst, scope), segment_len, batch.burst_bytes(burst));
         }
         self.send(fd)
+    }
+
+    /// Sends datagrams, in order; returns how many the kernel took.
+    pub(super) fn send_datagrams<'a>(
+        &mut self,
+        fd: RawFd,
+        datagrams: impl Iterator<Item = (&'a Onward, &'a [u8])>,
+        scope: u32,
+    ) -> io::Result<usize> {
+        self.pieces.clear();
+        for (onward, bytes) in datagrams.take(MAX_MESSAGES) {
+            let Onward { dst, dst_port, tos, frame_len, .. } = *onward;
+            let segment_len = (bytes.len() > frame_len).then_some(frame_len as u16);
+            self.add_message(Head { dst, dst_port, tos, scope }, segment_len, bytes);
+        }
+        if self.pieces.is_empty() { Ok(0) } else { self.send(fd) }
     }
 
     /// Sends the packets of one burst from `skip` on, one message each; returns how many were sent.
@@ -92,7 +127,7 @@ impl TxRing {
         }
         let mut start = 0;
         for end in &ends[..count] {
-            self.add_message(burst, scope, false, &resealed[start..*end]);
+            self.add_message(Head::of(burst, scope), None, &resealed[start..*end]);
             start = *end;
         }
         let sent = self.send(fd);
@@ -101,23 +136,23 @@ impl TxRing {
     }
 
     #[inline]
-    fn add_message(&mut self, burst: &Burst, scope: u32, segmented: bool, bytes: &[u8]) {
+    fn add_message(&mut self, head: Head, segment_len: Option<u16>, bytes: &[u8]) {
         let at = self.pieces.len();
         self.pieces
             .push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
-        self.names[at] = SockAddr::new(burst.dst, burst.dst_port, scope);
+        self.names[at] = SockAddr::new(head.dst, head.dst_port, head.scope);
         let header = &mut self.headers[at].msg_hdr;
         let mut control = Writer::new(header, &mut self.controls[at]);
-        if burst.tos != 0 {
-            let (level, kind) = if burst.dst.is_ipv4() {
+        if head.tos != 0 {
+            let (level, kind) = if head.dst.is_ipv4() {
                 (libc::IPPROTO_IP, libc::IP_TOS)
             } else {
                 (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
             };
-            control.push(level, kind, libc::c_int::from(burst.tos));
+            control.push(level, kind, libc::c_int::from(head.tos));
         }
-        if segmented {
-            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, burst.segment_len as u16);
+        if let Some(segment_len) = segment_len {
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment_len);
         }
         control.finish();
     }
@@ -136,7 +171,7 @@ impl TxRing {
         let flags = libc::MSG_DONTWAIT as _; // musl's type is unsigned
         // SAFETY: the first `count` headers point to names, control messages and pieces in vectors
         // of `self` that nobody touches before the call returns. The pieces point to bytes that
-        // both callers have borrowed from a batch, or keep, until then. The kernel only reads them.
+        // all callers have borrowed, or keep, until then. The kernel only reads them.
         let sent =
             unsafe { libc::sendmmsg(fd, self.headers.as_mut_ptr(), count as libc::c_uint, flags) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }

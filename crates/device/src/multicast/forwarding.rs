@@ -1,0 +1,182 @@
+//! Sends trains on from the memory that they were received into: a copy for a member changes only
+//! the headers and the ICRCs in between, and no payload.
+
+use bowline_io::{Onward, Round};
+use bowline_multicast::{Edit, Switch};
+use bowline_nic::{FrameMeta, IpId, Time};
+use bowline_wire::FlowKey;
+
+use super::outgoing::{Copied, Copier, Outgoing, Train, bits};
+
+/// Several trains that are shorter than this on average are copied, which lets them leave as one:
+/// the kernel takes about as long for another datagram as for so many bytes.
+const SHORT_BYTES: usize = 16 << 10;
+
+/// Memory that is reused for every round.
+#[derive(Default)]
+pub(super) struct Forwarding {
+    /// The envelope of each datagram; `None` if it is unusable.
+    heads: Vec<Option<Head>>,
+    /// The way back from the copies of a branch.
+    edits: Vec<Edit>,
+    onward: Vec<Onward>,
+}
+
+#[derive(Clone, Copy)]
+struct Head {
+    flow: FlowKey,
+    tos: u8,
+    frame_len: usize,
+    ip_id: IpId,
+}
+
+impl Head {
+    fn train<'a>(&self, bytes: &'a [u8]) -> Train<'a> {
+        let Head { flow, tos, frame_len, ip_id } = *self;
+        Train { flow, tos, bytes, frame_len, ip_id }
+    }
+}
+
+impl Copier {
+    /// Passes the datagrams of a port at UDP port `dst_port` to the engine, and sends the copies
+    /// from there. What the port does not take is put into `out`, which must be empty.
+    pub fn forward(
+        &mut self,
+        now: Time,
+        engine: &mut Switch,
+        dst_port: u16,
+        round: &mut dyn Round,
+        out: &mut Outgoing,
+    ) {
+        self.clear();
+        let mut forwarding = std::mem::take(&mut self.forwarding);
+        forwarding.heads.clear();
+        for datagram in 0..round.count() {
+            let head = round.envelope(datagram).map(|(meta, frame_len)| {
+                let FrameMeta { src, dst, src_port, tos, ip_id, .. } = meta;
+                Head { flow: FlowKey { src, dst, src_port, dst_port }, tos, frame_len, ip_id }
+            });
+            if let Some(head) = &head {
+                let train = head.train(round.bytes(datagram));
+                self.judge(now, engine, datagram, &train, out);
+            }
+            forwarding.heads.push(head);
+        }
+        if self.goes_in_place(&forwarding.heads, round) {
+            self.send_in_place(engine, &mut forwarding, round, out);
+        } else {
+            self.copy_all(engine, &forwarding.heads, round, (0, u64::MAX), out);
+        }
+        self.forwarding = forwarding;
+    }
+
+    /// The frames to copy, train by train.
+    fn trains(&self) -> impl Iterator<Item = &[Copied]> {
+        self.copied.chunk_by(|a, b| a.train == b.train)
+    }
+
+    /// Whether all trains with frames to copy can leave as they came: all frames of a train go to
+    /// the same branches, and the trains are long enough.
+    fn goes_in_place(&self, heads: &[Option<Head>], round: &mut dyn Round) -> bool {
+        let (mut trains, mut bytes) = (0, 0);
+        for train in self.trains() {
+            let first = &train[0];
+            let Some(head) = heads[first.train] else { return false };
+            let len = round.bytes(first.train).len();
+            let branches = first.replicas.branch_set();
+            if train.len() != len.div_ceil(head.frame_len.max(1))
+                || train.iter().any(|copied| copied.replicas.branch_set() != branches)
+            {
+                return false;
+            }
+            trains += 1;
+            bytes += len;
+        }
+        trains == 1 || bytes >= trains * SHORT_BYTES
+    }
+
+    /// Sends all trains to one branch after the other.
+    fn send_in_place(
+        &self,
+        engine: &mut Switch,
+        forwarding: &mut Forwarding,
+        round: &mut dyn Round,
+        out: &mut Outgoing,
+    ) {
+        let branches = self.trains().fold(0, |all, train| all | train[0].replicas.branch_set());
+        for branch in bits(branches) {
+            let Forwarding { heads, edits, onward } = &mut *forwarding;
+            self.redirect_round(engine, branch, heads, round, (edits, onward));
+            let sent = round.send(onward);
+            self.restore_round(branch, edits, round);
+            if let Some(next) = onward.get(sent) {
+                let rest = branches & (u64::MAX << branch) << 1;
+                self.copy_all(engine, heads, round, (next.datagram, 1 << branch), out);
+                self.copy_all(engine, heads, round, (0, rest), out);
+                return;
+            }
+        }
+    }
+
+    /// The trains that a branch gets.
+    fn trains_to(&self, branch: usize) -> impl Iterator<Item = &[Copied]> {
+        self.trains().filter(move |train| train[0].replicas.branch_set() >> branch & 1 != 0)
+    }
+
+    /// Rewrites the trains into the copies for one branch.
+    fn redirect_round(
+        &self,
+        engine: &mut Switch,
+        branch: usize,
+        heads: &[Option<Head>],
+        round: &mut dyn Round,
+        (edits, onward): (&mut Vec<Edit>, &mut Vec<Onward>),
+    ) {
+        edits.clear();
+        onward.clear();
+        for train in self.trains_to(branch) {
+            let datagram = train[0].train;
+            let bytes = round.bytes(datagram);
+            let mut flow = None;
+            for Copied { replicas, place, .. } in train {
+                // The tables have not changed since the engine decided.
+                let Some(edit) = engine.edit(replicas, branch) else { continue };
+                edit.apply(&mut bytes[place.clone()]);
+                edits.push(replicas.undo(&edit));
+                flow = Some(edit.flow);
+            }
+            if let (Some(flow), Some(Head { tos, frame_len, .. })) = (flow, heads[datagram]) {
+                let (dst, dst_port) = (flow.dst, flow.dst_port);
+                onward.push(Onward { datagram, dst, dst_port, tos, frame_len });
+            }
+        }
+    }
+
+    /// Restores the original trains.
+    fn restore_round(&self, branch: usize, edits: &[Edit], round: &mut dyn Round) {
+        let mut edits = edits.iter();
+        for train in self.trains_to(branch) {
+            let bytes = round.bytes(train[0].train);
+            for (Copied { place, .. }, edit) in train.iter().zip(&mut edits) {
+                edit.apply(&mut bytes[place.clone()]);
+            }
+        }
+    }
+
+    /// Copies all trains from a datagram on to some of the branches.
+    fn copy_all(
+        &self,
+        engine: &mut Switch,
+        heads: &[Option<Head>],
+        round: &mut dyn Round,
+        (from, among): (usize, u64),
+        out: &mut Outgoing,
+    ) {
+        for (datagram, head) in heads.iter().enumerate().skip(from) {
+            if let Some(head) = head {
+                let train = head.train(round.bytes(datagram));
+                self.copy_out(engine, datagram, &train, among, out);
+            }
+        }
+    }
+}
