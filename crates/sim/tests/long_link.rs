@@ -114,7 +114,7 @@ impl App for Ranks {
 fn config(case: &Case) -> GroupConfig {
     let chunk = (case.window / 16).next_multiple_of(64);
     match case.bounds {
-        Some(_) => GroupConfig { slot_bytes: chunk, slots: 8, express_slots: 16, ..GroupConfig::default() },
+        Some(_) => GroupConfig { slot_bytes: chunk, slots: 16, express_slots: 16, ..GroupConfig::default() },
         None => GroupConfig { scheme: Some(SdrScheme::SrNack), slots: 32, ..GroupConfig::default() },
     }
 }
