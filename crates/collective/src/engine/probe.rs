@@ -170,6 +170,36 @@ mod tests {
     }
 
     #[test]
+    fn the_last_messages_on_a_long_path_are_repeated_twice() {
+        let mut peer = Peer::default();
+        let at = Time::from_millis(7);
+        for rtt_ns in [0, 1_000_000] {
+            peer.rtt_ns = rtt_ns;
+            peer.posted = [(Posted::Note, at)].into();
+            peer.plan_repeats(at);
+            assert_eq!(peer.repeats_at, None, "unknown, or short");
+        }
+        peer.rtt_ns = 8_000_000;
+        peer.plan_repeats(at);
+        assert_eq!(peer.repeats_at, Some(Time::from_millis(8)));
+        peer.plan_repeats(at.plus_nanos(500_000));
+        assert_eq!(peer.repeats_at, Some(Time::from_millis(8)), "what follows does not delay it");
+        assert!(peer.repeat(Time::from_millis(8)));
+        assert_eq!(peer.repeats_at, Some(Time::from_millis(10)));
+        assert!(peer.repeat(Time::from_millis(10)));
+        assert_eq!(peer.repeats_at, None);
+        let repair = Posted::Repair { number: 0, bytes: 70_000 };
+        peer.posted.push_back((repair, at));
+        peer.plan_repeats(at);
+        assert!(!peer.repeat(Time::from_millis(8)), "too much to send twice");
+        peer.posted.clear();
+        assert!(!peer.repeat(Time::from_millis(10)), "all is acknowledged");
+        assert_eq!(peer.repeats_at, None);
+        peer.plan_repeats(at);
+        assert_eq!(peer.repeats_at, None);
+    }
+
+    #[test]
     fn a_steady_round_trip_is_not_waited_for_twice() {
         let mut peer = Peer::default();
         for _ in 0..50 {
