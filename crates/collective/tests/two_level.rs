@@ -195,8 +195,10 @@ fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
         let bounds = Bounds { equal_replicas: rng.random(), ..bounds };
         let request = Request { op, in_place: rng.random(), ..request(count) };
         let request = request.with_bounds(&bounds, &places).unwrap();
-        let values = |_| (0..count).flat_map(|_| rng.random_range(-1e6f32..1e6).to_ne_bytes());
-        let inputs: Vec<Vec<u8>> = (0..ranks).map(|rank| values(rank).collect()).collect();
+        let mut input = || -> Vec<u8> {
+            (0..count).flat_map(|_| rng.random_range(-1e6f32..1e6).to_ne_bytes()).collect()
+        };
+        let inputs: Vec<Vec<u8>> = (0..ranks).map(|_| input()).collect();
         let mut world = World::new(Shape::draw(&mut rng, ranks));
         world.hosts = places.clone();
         world.loss = [0.0, 0.01, 0.2, 0.8][rng.random_range(0..4)];

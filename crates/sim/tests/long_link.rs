@@ -114,8 +114,15 @@ impl App for Ranks {
 fn config(case: &Case) -> GroupConfig {
     let chunk = (case.window / 16).next_multiple_of(64);
     match case.bounds {
-        Some(_) => GroupConfig { slot_bytes: chunk, slots: 16, express_slots: 16, ..GroupConfig::default() },
-        None => GroupConfig { scheme: Some(SdrScheme::SrNack), slots: 32, ..GroupConfig::default() },
+        Some(_) => GroupConfig {
+            slot_bytes: chunk,
+            slots: 16,
+            express_slots: 16,
+            ..GroupConfig::default()
+        },
+        None => {
+            GroupConfig { scheme: Some(SdrScheme::SrNack), slots: 32, ..GroupConfig::default() }
+        }
     }
 }
 
@@ -135,7 +142,12 @@ fn build(case: &Case) -> (World, Ranks) {
         }
     };
     let hosts = addrs.iter().enumerate().map(host).collect();
-    let access = LinkConfig { rate_bps: Some(10_000_000_000), delay_ns: 1_000, queue_bytes: 64 << 20, ecn: None };
+    let access = LinkConfig {
+        rate_bps: Some(10_000_000_000),
+        delay_ns: 1_000,
+        queue_bytes: 64 << 20,
+        ecn: None,
+    };
     let rate = case.rate_bps;
     let queue_bytes = rate / 8 * 2 * DELAY_NS / 1_000_000_000;
     let long = LinkConfig { rate_bps: Some(rate), delay_ns: DELAY_NS, queue_bytes, ecn: None };
@@ -170,7 +182,9 @@ fn build(case: &Case) -> (World, Ranks) {
             let offer = all[other as usize].group.offer(one).unwrap();
             let (now, nic) = (world.now(), world.nic_mut(NicId(one as usize)));
             let group = &mut all[one as usize].group;
-            let control = (one % 2 != other % 2).then(|| RateControl::Bbr(BbrParams { shortest_rtt_ns: 1_000_000, ..BbrParams::default() }));
+            let control = (one % 2 != other % 2).then(|| {
+                RateControl::Bbr(BbrParams { shortest_rtt_ns: 1_000_000, ..BbrParams::default() })
+            });
             group.set_congestion(nic, now, other, control).unwrap();
             group.connect(nic, now, other, addrs[other as usize], &offer).unwrap();
         }
@@ -192,7 +206,8 @@ fn times(case: Case) -> Vec<f64> {
     world.wake_at(world.now(), NEXT);
     world.run_until(&mut app, Time::from_millis(600_000));
     assert_eq!(app.ends.len(), case.operations, "all operations end");
-    let took = app.started.iter().zip(&app.ends).map(|(from, to)| to.nanos_since(*from) as f64 / 1e6);
+    let took =
+        app.started.iter().zip(&app.ends).map(|(from, to)| to.nanos_since(*from) as f64 / 1e6);
     let mut times: Vec<f64> = took.skip(3).collect();
     println!("missing {:.4} %", 100.0 * app.missing as f64 / app.expected.max(1) as f64);
     println!("{:?}", times.iter().map(|t| t.round() as u32).collect::<Vec<_>>());
@@ -214,7 +229,9 @@ fn explore() {
             ("exact", Some(Bounds::EXACT), &[0.0, 0.001, 0.01]),
             ("sr-nack", None, &[0.01]),
         ] {
-            if std::env::var("ONLY").is_ok_and(|only| only != name) || of("RANKS", ranks.into()) != f64::from(ranks) {
+            if std::env::var("ONLY").is_ok_and(|only| only != name)
+                || of("RANKS", ranks.into()) != f64::from(ranks)
+            {
                 continue;
             }
             for loss in losses {
@@ -231,7 +248,9 @@ fn explore() {
                 let times = times(case);
                 let mean = times.iter().sum::<f64>() / times.len() as f64;
                 let (last, median) = (times[times.len() - 1], times[times.len() / 2]);
-                println!("{ranks} {name:8} {loss}: mean {mean:.1} median {median:.1} max {last:.1}");
+                println!(
+                    "{ranks} {name:8} {loss}: mean {mean:.1} median {median:.1} max {last:.1}"
+                );
             }
         }
     }
