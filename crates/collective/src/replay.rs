@@ -92,8 +92,8 @@ fn replay_encoded(
     Some(result)
 }
 
-/// What is missing of a rank. Each rank reduces a different part of the output, so missing ranges of
-/// different reports do not overlap.
+/// What is missing of a rank. Each rank reduces a different part of the output, so missing ranges
+/// of different reports do not overlap.
 fn missing(reports: &[Report], rank: Rank) -> Vec<Range<u32>> {
     let of_rank = reports.iter().flat_map(|report| &report.missing);
     let of_rank = of_rank.filter(|missing| missing.rank == rank);

@@ -1,5 +1,6 @@
 //! Allreduce over a long link that loses packets: how much longer than without loss.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bowline_collective::timeout::Rule;
@@ -164,8 +165,21 @@ fn build(case: &Case) -> (World, Ranks) {
         Rank { group, memory, wakes_at: None, done: 0 }
     };
     let mut all: Vec<_> = (0..case.ranks).map(make).collect();
-    for one in 0..case.ranks {
-        for other in (0..case.ranks).filter(|other| *other != one) {
+    connect(&mut world, &mut all, &addrs);
+    let app = Ranks {
+        ranks: all,
+        case: *case,
+        started: Vec::new(),
+        ends: Vec::new(),
+        missing: 0,
+        expected: 0,
+    };
+    (world, app)
+}
+
+fn connect(world: &mut World, all: &mut [Rank], addrs: &[IpAddr]) {
+    for one in 0..all.len() as u32 {
+        for other in (0..all.len() as u32).filter(|other| *other != one) {
             let offer = all[other as usize].group.offer(one).unwrap();
             let (now, nic) = (world.now(), world.nic_mut(NicId(one as usize)));
             let group = &mut all[one as usize].group;
@@ -176,15 +190,6 @@ fn build(case: &Case) -> (World, Ranks) {
             group.connect(nic, now, other, addrs[other as usize], &offer).unwrap();
         }
     }
-    let app = Ranks {
-        ranks: all,
-        case: *case,
-        started: Vec::new(),
-        ends: Vec::new(),
-        missing: 0,
-        expected: 0,
-    };
-    (world, app)
 }
 
 /// How long each operation took, in ms and in order, without the first three.
