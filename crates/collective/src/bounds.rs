@@ -75,8 +75,9 @@ pub struct Report {
     pub expected_bytes: u64,
     /// How many of them are missing.
     pub missing_bytes: u64,
-    /// Which ones, by output range and rank. Together with the inputs this is enough to compute the
-    /// result again.
+    /// Which ones, by output range and rank. Where hosts reduce first, what is missing lacks every
+    /// rank of a host, and is listed for each. Together with the inputs this is enough to compute
+    /// the result again.
     pub missing: Vec<Missing>,
     /// More ranges are missing than `missing` has room for.
     pub is_cut: bool,
@@ -99,13 +100,14 @@ impl Report {
         self.missing_bytes as f64 / self.expected_bytes.max(1) as f64
     }
 
-    pub(crate) fn add(&mut self, rank: Rank, range: Range<usize>) {
+    pub(crate) fn add(&mut self, ranks: &[Rank], range: Range<usize>) {
         self.missing_bytes += range.len() as u64;
-        if self.missing.len() < Report::MAX_RANGES {
-            self.missing.push(Missing { rank, range });
-        } else {
+        if self.missing.len() + ranks.len() > Report::MAX_RANGES {
             self.is_cut = true;
+            return;
         }
+        let each = ranks.iter().map(|rank| Missing { rank: *rank, range: range.clone() });
+        self.missing.extend(each);
     }
 }
 
@@ -129,7 +131,7 @@ mod tests {
     fn a_report_is_bounded_and_counts_on() {
         let mut report = Report { expected_bytes: 100_000, ..Report::default() };
         for i in 0..Report::MAX_RANGES + 1 {
-            report.add(1, i * 8..i * 8 + 4);
+            report.add(&[1], i * 8..i * 8 + 4);
         }
         assert_eq!((report.missing.len(), report.is_cut), (Report::MAX_RANGES, true));
         assert_eq!(report.missing_bytes, 4 * 4097);

@@ -32,13 +32,14 @@ pub struct Contribution<'a> {
 
 /// Like [`fold()`], but terms may be incomplete. Where a term is missing, the others are combined;
 /// where all are missing, the destination keeps its content. With `finish`, this fold ends the
-/// reduction: an average is divided by the number of terms present.
+/// reduction, and each term has the contributions of this many ranks: an average is divided by how
+/// many are present.
 pub fn fold_partial(
     op: ReduceOp,
     dtype: DataType,
     dst: &mut [u8],
     terms: &[Contribution<'_>],
-    finish: bool,
+    finish: Option<u64>,
 ) {
     let mut cuts: Vec<usize> = terms
         .iter()
@@ -61,8 +62,8 @@ pub fn fold_partial(
         }
         let dst = &mut dst[piece];
         fold(op, dtype, dst, &there);
-        if finish {
-            reduce::finish(op, dtype, dst, there.len() as u64);
+        if let Some(ranks) = finish {
+            reduce::finish(op, dtype, dst, there.len() as u64 * ranks);
         }
     }
 }
@@ -104,8 +105,10 @@ mod tests {
             .map(|(bytes, missing)| Contribution { bytes: Some(bytes), missing })
             .collect();
         let mut dst = bytes(&[0.0; 6]);
-        fold_partial(ReduceOp::Average, DataType::F32, &mut dst, &terms, true);
+        fold_partial(ReduceOp::Average, DataType::F32, &mut dst, &terms, Some(1));
         assert_eq!(dst, bytes(&[4.0, 4.5, 1.0, 2.0, 4.0, 2.0]));
+        fold_partial(ReduceOp::Average, DataType::F32, &mut dst, &terms, Some(2));
+        assert_eq!(dst, bytes(&[2.0, 2.25, 0.5, 1.0, 2.0, 1.0]), "of two ranks each");
     }
 
     #[test]
@@ -114,11 +117,11 @@ mod tests {
         let source = bytes(&[1.0, 2.0, 3.0]);
         let mut dst = bytes(&[7.0, 8.0, 9.0]);
         let term = Contribution { bytes: Some(&source), missing: &[4..8] };
-        fold_partial(ReduceOp::Sum, DataType::F32, &mut dst, &[term], false);
+        fold_partial(ReduceOp::Sum, DataType::F32, &mut dst, &[term], None);
         assert_eq!(dst, bytes(&[1.0, 8.0, 3.0]));
         // The destination counts as a complete term, whatever is missing from the others.
         let own = Contribution { bytes: None, missing: &[] };
-        fold_partial(ReduceOp::Sum, DataType::F32, &mut dst, &[term, own], false);
+        fold_partial(ReduceOp::Sum, DataType::F32, &mut dst, &[term, own], None);
         assert_eq!(dst, bytes(&[2.0, 8.0, 6.0]));
     }
 

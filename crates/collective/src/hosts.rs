@@ -51,6 +51,12 @@ impl Hosts {
         self.ranks
     }
 
+    /// How many hosts there are, and how many ranks on each; `None` if these are not all equal, or
+    /// there is one host, or one rank on each.
+    pub fn shape(&self) -> Option<(usize, usize)> {
+        self.grid().map(|grid| (grid.hosts(), grid.each()))
+    }
+
     /// The hosts, if there are several with the same number of ranks each, at least two.
     pub(crate) fn grid(&self) -> Option<&Grid> {
         self.grid.as_ref()
@@ -71,6 +77,15 @@ impl Grid {
     /// The ranks, host by host.
     pub(crate) fn members(&self) -> &[Rank] {
         &self.members
+    }
+
+    /// The ranks of a rank's host.
+    ///
+    /// # Panics
+    /// If the rank is not in the group.
+    pub(crate) fn beside(&self, rank: Rank) -> &[Rank] {
+        let (host, _) = self.place(rank);
+        &self.members[host * self.each..][..self.each]
     }
 
     /// The rank at this index on a host.
@@ -101,11 +116,12 @@ mod tests {
         assert_eq!(Hosts::new([0; 0]), Hosts::one(0));
         let hosts = Hosts::new(["z", "a", "a", "z", "z", "a"]);
         let grid = hosts.grid().unwrap();
-        assert_eq!((hosts.ranks(), grid.hosts(), grid.each()), (6, 2, 3));
+        assert_eq!((hosts.ranks(), hosts.shape()), (6, Some((2, 3))));
         assert_eq!(grid.members(), [0, 3, 4, 1, 2, 5], "by first ranks, not by names");
         for rank in 0..6 {
             let (host, index) = grid.place(rank);
             assert_eq!(grid.rank(host, index), rank);
+            assert_eq!(grid.beside(rank)[index], rank);
         }
         let renamed = Hosts::new([7, 9, 9, 7, 7, 9]);
         assert_eq!(hosts, renamed, "names do not matter");

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use bowline_codes::reduce::{self, DataType, ReduceOp};
+use bowline_codes::reduce::{DataType, ReduceOp};
 
+use crate::Rank;
 use crate::bounds::Report;
 use crate::encoding::Encoding;
 use crate::fold::{Contribution, fold, fold_partial};
@@ -31,7 +32,8 @@ pub fn replay_allreduce(
 }
 
 /// Recomputes, bit for bit, the result of an allreduce by `two-level`, from the inputs of all ranks
-/// in order. `None` if hosts do not have equally many ranks.
+/// in order and the reports of all ranks. `None` if hosts do not have equally many ranks, or a
+/// report does not list all missing ranges.
 ///
 /// # Panics
 /// If the number of inputs is not the number of ranks, or inputs differ in length.
@@ -39,9 +41,13 @@ pub fn replay_two_level(
     op: ReduceOp,
     dtype: DataType,
     inputs: &[&[u8]],
+    reports: &[Report],
     hosts: &Hosts,
 ) -> Option<Vec<u8>> {
     let grid = hosts.grid()?;
+    if reports.iter().any(|report| report.is_cut) {
+        return None;
+    }
     let reduce = |terms: &[&[u8]]| {
         let mut sum = vec![0; terms[0].len()];
         fold(op, dtype, &mut sum, &terms.iter().copied().map(Some).collect::<Vec<_>>());
@@ -51,8 +57,16 @@ pub fn replay_two_level(
         reduce(&members.iter().map(|rank| inputs[*rank as usize]).collect::<Vec<_>>())
     });
     let of_hosts: Vec<_> = of_hosts.collect();
-    let mut result = reduce(&of_hosts.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    reduce::finish(op, dtype, &mut result, hosts.ranks().into());
+    // What a host's sum lacks is listed for each of its ranks.
+    let missing = grid.members().chunks(grid.each()).map(|members| missing(reports, members[0]));
+    let missing: Vec<_> = missing.collect();
+    let terms: Vec<_> = of_hosts
+        .iter()
+        .zip(&missing)
+        .map(|(bytes, missing)| Contribution { bytes: Some(bytes), missing })
+        .collect();
+    let mut result = vec![0; inputs[0].len()];
+    fold_partial(op, dtype, &mut result, &terms, Some(grid.each() as u64));
     Some(result)
 }
 
@@ -78,22 +92,23 @@ fn replay_encoded(
     Some(result)
 }
 
+/// What is missing of a rank. Each rank reduces a different part of the output, so missing ranges
+/// of different reports do not overlap.
+fn missing(reports: &[Report], rank: Rank) -> Vec<Range<u32>> {
+    let of_rank = reports.iter().flat_map(|report| &report.missing);
+    let of_rank = of_rank.filter(|missing| missing.rank == rank);
+    of_rank.map(|missing| missing.range.start as u32..missing.range.end as u32).collect()
+}
+
 fn fold_again(op: ReduceOp, dtype: DataType, inputs: &[&[u8]], reports: &[Report]) -> Vec<u8> {
-    // Each rank reduces a different part of the output, so missing ranges of different reports do
-    // not overlap.
-    let missing = |rank: usize| -> Vec<Range<u32>> {
-        let of_rank = reports.iter().flat_map(|report| &report.missing);
-        let of_rank = of_rank.filter(|missing| missing.rank as usize == rank);
-        of_rank.map(|missing| missing.range.start as u32..missing.range.end as u32).collect()
-    };
-    let missing: Vec<_> = (0..inputs.len()).map(missing).collect();
+    let missing: Vec<_> = (0..inputs.len()).map(|rank| missing(reports, rank as Rank)).collect();
     let terms: Vec<_> = inputs
         .iter()
         .zip(&missing)
         .map(|(bytes, missing)| Contribution { bytes: Some(bytes), missing })
         .collect();
     let mut result = vec![0; inputs[0].len()];
-    fold_partial(op, dtype, &mut result, &terms, true);
+    fold_partial(op, dtype, &mut result, &terms, Some(1));
     result
 }
 

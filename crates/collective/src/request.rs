@@ -3,7 +3,7 @@
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::algorithm::{self, Algorithm};
-use crate::bounds::{Bounds, Deadline};
+use crate::bounds::Bounds;
 use crate::encoding::Encoding;
 use crate::hosts::Hosts;
 use crate::schedule::{Schedule, ScheduleOf};
@@ -270,7 +270,7 @@ impl Request {
             pairwise: matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. }),
             fingerprint: self.fingerprint(algorithm, hosts),
             encoding: self.encoding(algorithm, ranks, chunk_bytes),
-            sharers: grid.map_or(1, |grid| grid.each() as u32),
+            grid: grid.cloned(),
         }))
     }
 
@@ -296,14 +296,13 @@ impl Request {
         }
     }
 
-    /// The same request with an algorithm that supports these bounds. Unless everything arrives,
-    /// every message goes straight to the rank that needs it. Where bytes may be lost, no message
-    /// is itself a replica of the result.
+    /// The same request with an algorithm that supports these bounds. Every message goes straight
+    /// to the rank that needs it, or hosts reduce first. Where bytes may be lost, no message is
+    /// itself a replica of the result.
     pub fn with_bounds(&self, bounds: &Bounds, hosts: &Hosts) -> Result<Request, InvalidRequest> {
         let is_exact = bounds.max_loss_ppm == 0;
-        // A partial sum must be complete: if bytes of it were lost, nobody could tell whose they
-        // were.
-        let may_be_sums = is_exact && bounds.deadline == Deadline::Never && !bounds.recovery;
+        // Only `direct` encodes.
+        let may_be_sums = !bounds.recovery;
         let algorithm = match (self.algorithm, self.algorithm_for(hosts)?) {
             (Algorithm::Auto, Algorithm::Exchange) if is_exact => Algorithm::Exchange,
             (Algorithm::Auto, Algorithm::TwoLevel) if may_be_sums => Algorithm::TwoLevel,

@@ -4,11 +4,13 @@
 
 mod router;
 
+use std::time::Duration;
+
 use bowline_collective::schedule::Action;
 use bowline_collective::timeout::Rule;
 use bowline_collective::{
     Algorithm, Bounds, Cause, DataType, Deadline, Failure, Hosts, InvalidRequest, Operation,
-    ReduceOp, Request,
+    ReduceOp, Request, replay_two_level,
 };
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -158,7 +160,7 @@ fn it_is_refused_where_hosts_are_not_alike() {
 }
 
 #[test]
-fn what_may_lack_something_stays_direct() {
+fn what_is_encoded_stays_direct() {
     let hosts = Hosts::new([0, 0, 1, 1]);
     let auto = Request { algorithm: Algorithm::Auto, ..request(100_000) };
     let lossy = Bounds::new(Deadline::Adaptive(Rule::Margin), 0.01).unwrap();
@@ -166,14 +168,64 @@ fn what_may_lack_something_stays_direct() {
     let encoded = Bounds { recovery: true, ..Bounds::EXACT };
     assert_eq!(auto.algorithm_for(&hosts), Ok(Algorithm::TwoLevel));
     let with = |bounds: &Bounds| auto.with_bounds(bounds, &hosts).map(|request| request.algorithm);
-    assert_eq!(with(&Bounds::EXACT), Ok(Algorithm::TwoLevel));
-    for bounds in [lossy, timed, encoded] {
-        assert_eq!(with(&bounds), Ok(Algorithm::Direct), "{bounds:?}");
-        let named = request(100_000).with_bounds(&bounds, &hosts);
-        assert!(matches!(named, Err(InvalidRequest::Unbounded { .. })), "{named:?}");
+    for bounds in [Bounds::EXACT, lossy, timed] {
+        assert_eq!(with(&bounds), Ok(Algorithm::TwoLevel), "{bounds:?}");
     }
+    assert_eq!(with(&encoded), Ok(Algorithm::Direct));
+    let named = request(100_000).with_bounds(&encoded, &hosts);
+    assert!(matches!(named, Err(InvalidRequest::Unbounded { .. })), "{named:?}");
     let recovery = Request { recovery: true, ..auto };
     assert_eq!(recovery.algorithm_for(&hosts), Ok(Algorithm::Direct));
+}
+
+/// Only sums between hosts may be lost: at most the share of them that is allowed, the same on all
+/// ranks, and reports are enough to compute the result again.
+#[test]
+fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    let mut lossy = 0;
+    for turn in 0..200 {
+        let (hosts, each) = SHAPES[turn % SHAPES.len()];
+        let (ranks, count) = (hosts * each, rng.random_range(0..900));
+        let places = Hosts::new(draw_places(&mut rng, (hosts, each)));
+        let op = [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max][rng.random_range(0..3)];
+        let deadline = Deadline::After(Duration::from_nanos(rng.random_range(1..20_000)));
+        let max_loss = [0.001, 0.02, 0.3, 1.0][rng.random_range(0..4)];
+        let bounds = Bounds::new(deadline, max_loss).unwrap();
+        let bounds = Bounds { equal_replicas: rng.random(), ..bounds };
+        let request = Request { op, in_place: rng.random(), ..request(count) };
+        let request = request.with_bounds(&bounds, &places).unwrap();
+        let mut input = || -> Vec<u8> {
+            (0..count).flat_map(|_| rng.random_range(-1e6f32..1e6).to_ne_bytes()).collect()
+        };
+        let inputs: Vec<Vec<u8>> = (0..ranks).map(|_| input()).collect();
+        let mut world = World::new(Shape::draw(&mut rng, ranks));
+        world.hosts = places.clone();
+        world.loss = [0.0, 0.01, 0.2, 0.8][rng.random_range(0..4)];
+        let submit = |(rank, input): (u32, &Vec<u8>)| {
+            let op = world.submit_with(rank, &request, input.clone(), Some(bounds));
+            world.run_for(rank as usize % 3);
+            op
+        };
+        let ops: Vec<_> = (0..).zip(&inputs).map(submit).collect();
+        world.finish();
+        let nodes = || world.nodes.iter().zip(&ops);
+        let reports: Vec<_> = nodes().map(|(node, op)| node.reports[op].clone()).collect();
+        let part = count.div_ceil(each as usize).div_ceil(hosts as usize);
+        let may_be_lost = (hosts as usize - 1) * part * 4;
+        for report in &reports {
+            assert!(report.missing_bytes <= bounds.allowed(may_be_lost as u64), "{turn}");
+            let listed: usize = report.missing.iter().map(|missing| missing.range.len()).sum();
+            assert_eq!(listed as u64, report.missing_bytes * u64::from(each), "{turn}");
+            lossy += usize::from(report.missing_bytes > 0);
+        }
+        let inputs: Vec<_> = inputs.iter().map(|input| &input[..]).collect();
+        let again = replay_two_level(op, DataType::F32, &inputs, &reports, &places).unwrap();
+        for (rank, op) in (0..).zip(&ops) {
+            assert!(world.output(rank, *op) == again, "turn {turn}, rank {rank}");
+        }
+    }
+    assert!(lossy > 100, "something is lost: {lossy}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{Rank, cast_of};
 impl Plan {
     pub(super) fn allreduce_exchange(&mut self, bytes: usize) {
         let (src, dst) = (self.src.span(0..bytes), self.dst.span(0..bytes));
-        self.builder.set_part(Part { phase: 0, is_replica: true });
+        self.builder.set_part(Part { phase: 0, is_replica: true, is_whole: false });
         self.send_to_others(src);
         self.fold_in_rank_order(src, dst);
     }
@@ -21,7 +21,7 @@ impl Plan {
         }
         let own = of(self.rank);
         self.fold_in_rank_order(src.span(own.clone()), dst.span(own.clone()));
-        self.builder.set_part(Part { phase: 1, is_replica: true });
+        self.builder.set_part(Part { phase: 1, is_replica: true, is_whole: false });
         self.send_to_others(dst.span(own));
         for other in self.others() {
             self.builder.receive_all(other, dst.span(of(other)));

@@ -29,7 +29,7 @@ impl Plan {
             self.builder.transform(at(group), from, transform(group, false));
             self.fold_in_rank_order(at(group), at(group));
         }
-        self.builder.set_part(Part { phase: 1, is_replica: true });
+        self.builder.set_part(Part { phase: 1, is_replica: true, is_whole: false });
         for group in of(self.rank) {
             let to = dst.span(parts[group].tensor.clone());
             self.builder.transform(to, at(group), transform(group, true));

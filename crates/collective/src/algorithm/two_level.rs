@@ -9,7 +9,16 @@ use std::ops::Range;
 use super::blocks::block;
 use super::{Base, Plan};
 use crate::hosts::Grid;
-use crate::schedule::{Space, Term};
+use crate::schedule::{Part, Space, Term};
+
+/// What ranks of a host send each other, and all results: complete, so that a message between hosts
+/// has the contributions of all ranks of a host, and all ranks have the same result.
+const fn whole(phase: u8) -> Part {
+    Part { phase, is_replica: false, is_whole: true }
+}
+
+/// What hosts send each other to be reduced: it may be lost, if the bounds allow it.
+const SUMS: Part = Part { phase: 0, is_replica: false, is_whole: false };
 
 /// The position of a rank, and the ranks that it talks to.
 struct Level<'a> {
@@ -48,6 +57,7 @@ impl Plan {
     fn reduce_on_host(&mut self, level: &Level<'_>, bytes: usize) {
         let (src, dst, grid) = (self.src, self.dst, level.grid);
         let turns: Vec<_> = level.hosts().chain([level.host]).collect();
+        self.builder.set_part(whole(0));
         for neighbour in level.neighbours() {
             let to = grid.rank(level.host, neighbour);
             for (_, chunk) in self.by_turns(grid, bytes, neighbour, &turns) {
@@ -59,7 +69,9 @@ impl Plan {
             let theirs = |index| Term::Message(grid.rank(level.host, index));
             let term = |index| if index == level.index { own } else { theirs(index) };
             let terms: Vec<_> = (0..grid.each()).map(term).collect();
+            self.builder.set_part(whole(0));
             self.builder.fold(dst.span(chunk.clone()), &terms, false);
+            self.builder.set_part(SUMS);
             if host != level.host {
                 self.builder.send(grid.rank(host, level.index), dst.span(chunk));
             }
@@ -75,7 +87,9 @@ impl Plan {
             let theirs = |host| Term::Message(grid.rank(host, level.index));
             let term = |host| if host == level.host { Term::Memory(sum) } else { theirs(host) };
             let terms: Vec<_> = (0..grid.hosts()).map(term).collect();
+            self.builder.set_part(SUMS);
             self.builder.fold(sum, &terms, true);
+            self.builder.set_part(whole(1));
             for host in level.hosts() {
                 self.builder.send(grid.rank(host, level.index), sum);
             }
@@ -87,6 +101,7 @@ impl Plan {
     fn gather(&mut self, level: &Level<'_>, bytes: usize) {
         let (dst, grid) = (self.dst, level.grid);
         let turns: Vec<_> = [level.host].into_iter().chain(level.hosts()).collect();
+        self.builder.set_part(whole(1));
         for (host, chunk) in self.by_turns(grid, bytes, level.index, &turns) {
             let result = dst.span(chunk);
             if host != level.host {

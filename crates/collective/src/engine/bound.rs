@@ -56,7 +56,8 @@ impl Bound {
 
     /// Whether messages of this part may be lost at all.
     pub(super) fn may_lose(&self, part: Part) -> bool {
-        self.bounds.max_loss_ppm > 0 && !(self.bounds.equal_replicas && part.is_replica)
+        let is_kept = part.is_whole || self.bounds.equal_replicas && part.is_replica;
+        self.bounds.max_loss_ppm > 0 && !is_kept
     }
 
     /// When a part stops waiting.
@@ -95,11 +96,12 @@ impl Bound {
         self.reserved -= bytes;
     }
 
-    /// Records that a term, which rank `from` should have sent, lacks these ranges of its `dst`.
-    pub(super) fn lose(&mut self, from: Rank, dst: Span, term: u32, holes: Vec<Range<u32>>) {
+    /// Records that a term, which has the contributions of these ranks, lacks these ranges of its
+    /// `dst`.
+    pub(super) fn lose(&mut self, of: &[Rank], dst: Span, term: u32, holes: Vec<Range<u32>>) {
         for hole in &holes {
             let at = dst.offset + hole.start as usize;
-            self.report.add(from, at..dst.offset + hole.end as usize);
+            self.report.add(of, at..dst.offset + hole.end as usize);
         }
         self.lost = self.report.missing_bytes;
         self.holes.insert(term, holes);

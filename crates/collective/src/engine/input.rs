@@ -99,7 +99,7 @@ impl Engine {
     pub(super) fn end_post(&mut self, to: Rank, posted: Option<Posted>) {
         match posted {
             Some(Posted::Message(at)) => self.complete(at),
-            Some(Posted::Repair(number)) => self.repair_sent(to, number),
+            Some(Posted::Repair { number, .. }) => self.repair_sent(to, number),
             Some(Posted::Note) | None => {}
         }
     }

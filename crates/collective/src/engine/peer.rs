@@ -31,7 +31,11 @@ pub(super) enum Posted {
     /// A step's message.
     Message(StepOf),
     /// A missing range of a message over XP.
-    Repair(u64),
+    Repair {
+        /// The message.
+        number: u64,
+        bytes: u32,
+    },
 }
 
 /// A message in a slot that no step has taken yet.
@@ -55,6 +59,9 @@ pub(super) struct Peer {
     /// How often the oldest work request has been retransmitted, and when it was last checked.
     pub(super) probes: u32,
     pub(super) probed_at: Time,
+    /// How often to repeat what is not acknowledged, and when next.
+    pub(super) repeats_left: u8,
+    pub(super) repeats_at: Option<Time>,
     /// Number of messages sent to it, and how many of them it has folded.
     pub(super) sent: u64,
     pub(super) folded_there: u64,

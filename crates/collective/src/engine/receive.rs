@@ -253,7 +253,7 @@ impl Engine {
         let Some(op) = self.op_mut(expected.at.op) else { return };
         let Action::Fold { dst, .. } = *op.schedule.action(expected.at.step) else { return };
         if let Some(bound) = &mut op.bound {
-            bound.lose(from, dst, expected.term, holes);
+            bound.lose(op.schedule.contributors(&from), dst, expected.term, holes);
         }
     }
 

@@ -17,6 +17,7 @@ impl Engine {
         self.now = now;
         let peer = self.peer(to);
         peer.express.outbox.has_left();
+        self.repeat_last(to);
         self.end_sends(to);
         self.look_at(to);
     }
@@ -121,7 +122,7 @@ impl Engine {
         let tag = op.tag;
         let slot = (number % u64::from(self.config.express_slots)) as u16;
         let src = Span { offset: span.offset + range.start as usize, len: range.len(), ..span };
-        self.posted(to, Posted::Repair(number));
+        self.posted(to, Posted::Repair { number, bytes: range.len() as u32 });
         self.look_at(to);
         let imm = is_last.then(|| message::encode(Kind::Repair(slot as u8), tag));
         Some(Post::Repair { to, slot: slots + slot, offset: range.start, op: at.op, src, imm })

@@ -241,7 +241,9 @@ impl Group {
             if is_partial {
                 let each = terms.into_iter().zip(&holes);
                 let each = each.map(|(bytes, missing)| Contribution { bytes, missing });
-                fold_partial(how, dtype, writes[0], &each.collect::<Vec<_>>(), finish);
+                // Terms of a fold that ends a reduction are for equally many ranks.
+                let each_for = finish.then(|| u64::from(ranks) / term_count as u64);
+                fold_partial(how, dtype, writes[0], &each.collect::<Vec<_>>(), each_for);
                 return;
             }
             fold(how, dtype, writes[0], &terms);

@@ -491,9 +491,10 @@ impl Group {
 }
 
 /// Maximum number of outstanding work requests to a peer: a message for each slot, a credit for
-/// every two, and as many again because acknowledgements may arrive after the credits.
+/// every two, and as many again because acknowledgements may arrive after the credits. A message
+/// over XP may need several repairs at once, a request and reports of its progress.
 fn max_posted(config: &GroupConfig) -> u32 {
-    3 * u32::from(config.slots) + 2
+    3 * u32::from(config.slots) + 2 + 8 * u32::from(config.express_slots)
 }
 
 /// How many work requests of each kind a queue pair has room for: those above, plus credits of both

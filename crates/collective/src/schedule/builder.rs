@@ -6,6 +6,7 @@ use super::hazards::Hazards;
 use super::{Action, Part, Schedule, Space, Span, Step, Term, Transform};
 use crate::Rank;
 use crate::encoding::Encoding;
+use crate::hosts::Grid;
 
 /// Scratch buffers start at a cache line.
 const SCRATCH_ALIGN: usize = 64;
@@ -148,13 +149,13 @@ impl Builder {
             pairwise: of.pairwise,
             fingerprint: of.fingerprint,
             encoding: of.encoding,
-            sharers: of.sharers,
+            grid: of.grid,
         }
     }
 }
 
 /// What a schedule is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ScheduleOf {
     /// The type of the elements.
     pub dtype: DataType,
@@ -168,6 +169,6 @@ pub struct ScheduleOf {
     pub fingerprint: u64,
     /// See [`Schedule::encoding`].
     pub encoding: Option<Encoding>,
-    /// See [`Schedule::sharers`].
-    pub sharers: u32,
+    /// The hosts, if they reduce before they exchange data.
+    pub(crate) grid: Option<Grid>,
 }

@@ -9,6 +9,7 @@ use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::Rank;
 use crate::encoding::Encoding;
+use crate::hosts::Grid;
 pub use builder::{Builder, ScheduleOf};
 
 /// A memory area that an operation works on.
@@ -90,6 +91,8 @@ pub struct Part {
     pub phase: u8,
     /// The bytes become the same result on several ranks.
     pub is_replica: bool,
+    /// The bytes are never lost, whatever the bounds allow.
+    pub is_whole: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -115,7 +118,7 @@ pub struct Schedule {
     pairwise: bool,
     fingerprint: u64,
     encoding: Option<Encoding>,
-    sharers: u32,
+    grid: Option<Grid>,
 }
 
 impl Schedule {
@@ -221,7 +224,12 @@ impl Schedule {
 
     /// How many of the connections that it uses share the path from one host to another.
     pub fn sharers(&self) -> u32 {
-        self.sharers
+        self.grid.as_ref().map_or(1, |grid| grid.each() as u32)
+    }
+
+    /// The ranks whose contributions are in a message of this rank that may be lost.
+    pub(crate) fn contributors<'a>(&'a self, from: &'a Rank) -> &'a [Rank] {
+        self.grid.as_ref().map_or(std::slice::from_ref(from), |grid| grid.beside(*from))
     }
 
     /// A hash that is the same on all ranks that run the same operation, and most likely different

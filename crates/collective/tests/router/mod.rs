@@ -435,6 +435,7 @@ impl Node {
         let memory = &self.memory[&op];
         let mut out = memory.bytes(dst).to_vec();
         let terms: Vec<_> = terms.collect();
+        let each_for = finish.then(|| u64::from(schedule.ranks()) / terms.len() as u64);
         let is_absent = terms.contains(&FoldTerm::Absent);
         let terms: Vec<_> = terms
             .into_iter()
@@ -459,7 +460,7 @@ impl Node {
                 bowline_codes::reduce::finish(how, dtype, &mut out, schedule.ranks().into());
             }
         } else {
-            fold_partial(how, dtype, &mut out, &terms, finish);
+            fold_partial(how, dtype, &mut out, &terms, each_for);
         }
         // The message is gone: a fold that still reads it must find garbage.
         for (of, slot) in self.slots_of(op, step) {

@@ -81,7 +81,7 @@ impl CollectiveScenario {
     }
 
     /// The same on hosts with as many ranks each, where that can be: some allreduces go by two
-    /// levels, and lose nothing.
+    /// levels.
     fn on_hosts(mut self, rng: &mut SimRng) -> CollectiveScenario {
         let each = rng.pick(&[2, 3]);
         if self.ranks < 2 * each || !self.ranks.is_multiple_of(each) || !rng.percent(HOSTS_PERCENT)
@@ -97,7 +97,7 @@ impl CollectiveScenario {
             let is_allreduce = matches!(plan.request.operation, Operation::Allreduce { .. });
             if is_allreduce && rng.percent(HOSTS_PERCENT) {
                 plan.request.algorithm = Algorithm::TwoLevel;
-                plan.bounds = plan.bounds.map(|_| Bounds::EXACT);
+                plan.bounds = plan.bounds.map(|bounds| Bounds { recovery: false, ..bounds });
             }
         }
         self

@@ -92,14 +92,17 @@ impl CollectiveStorm<'_> {
             return Err("bytes beside a buffer have changed".to_owned());
         }
         let Some(Ok(report)) = own.results.get(index) else { return Ok(()) };
-        let ranks = self.scenario.ranks;
+        let (ranks, hosts) = (self.scenario.ranks, &self.scenario.hosts);
         count(coverage, plan, report);
-        let allowed = plan.bounds.map_or(0, |b| b.allowed(plan.may_lose(rank as u32, ranks)));
+        let allowed = plan.bounds.map_or(0, |b| b.allowed(plan.may_lose(rank as u32, hosts)));
         if report.missing_bytes > allowed {
             return Err(format!("{} bytes are missing of {allowed}", report.missing_bytes));
         }
         let ranges: usize = report.missing.iter().map(|missing| missing.range.len()).sum();
-        if !report.is_cut && ranges as u64 != report.missing_bytes {
+        // What a host's sum lacks is listed for each of its ranks.
+        let two_level = plan.request.algorithm == Algorithm::TwoLevel;
+        let each = hosts.shape().filter(|_| two_level).map_or(1, |(_, each)| each as u64);
+        if !report.is_cut && ranges as u64 != report.missing_bytes * each {
             return Err(format!("{ranges} bytes are listed of {}", report.missing_bytes));
         }
         if !plan.request.in_place && input.bytes() != contribution(plan, index, rank as u32, ranks)
@@ -155,8 +158,7 @@ impl CollectiveStorm<'_> {
         Some(output)
     }
 
-    /// An allreduce by `direct` is what the reports of all ranks say, on all ranks. One by
-    /// `two-level` has everything.
+    /// An allreduce by `direct` or `two-level` is what the reports of all ranks say, on all ranks.
     fn judge_replicas(
         &self,
         index: usize,
@@ -182,7 +184,9 @@ impl CollectiveStorm<'_> {
         let inputs: Vec<_> = inputs.iter().map(|input| &input[..]).collect();
         let (op, dtype) = (plan.request.op, plan.request.dtype);
         let again = match plan.request.algorithm {
-            Algorithm::TwoLevel => replay_two_level(op, dtype, &inputs, &self.scenario.hosts),
+            Algorithm::TwoLevel => {
+                replay_two_level(op, dtype, &inputs, &reports, &self.scenario.hosts)
+            }
             _ => replay_allreduce(op, dtype, &inputs, &reports),
         };
         coverage.replayed += u64::from(again.is_some());
@@ -219,7 +223,7 @@ fn reduce(
         .iter()
         .zip(&missing)
         .map(|(input, missing)| Contribution { bytes: Some(&input[block.clone()]), missing });
-    fold_partial(plan.request.op, plan.request.dtype, output, &terms.collect::<Vec<_>>(), true);
+    fold_partial(plan.request.op, plan.request.dtype, output, &terms.collect::<Vec<_>>(), Some(1));
 }
 
 /// Copies pieces of inputs, by rank and offset in the output, except what is missing.

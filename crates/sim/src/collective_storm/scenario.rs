@@ -1,6 +1,6 @@
 //! The scenario of a seed.
 
-use bowline_collective::{Bounds, GroupConfig, Hosts, Operation, Request};
+use bowline_collective::{Algorithm, Bounds, GroupConfig, Hosts, Operation, Request};
 use bowline_link::{Faults, LinkConfig};
 use bowline_nic::Mtu;
 
@@ -16,15 +16,22 @@ pub struct OpPlan {
 }
 
 impl OpPlan {
-    /// Bytes that a rank receives in messages that may be lost.
-    pub fn may_lose(&self, rank: u32, ranks: u32) -> u64 {
+    /// Bytes that a rank receives in messages that may be lost. Where hosts reduce first, an
+    /// element more for ranks whose part is shorter.
+    pub fn may_lose(&self, rank: u32, hosts: &Hosts) -> u64 {
+        let ranks = hosts.ranks();
         let Some(bounds) = self.bounds else { return 0 };
         let element = self.request.dtype.size();
         let others = ranks as usize - 1;
-        let exchange = self.request.algorithm == bowline_collective::Algorithm::Exchange;
+        let exchange = self.request.algorithm == Algorithm::Exchange;
+        let two_level = self.request.algorithm == Algorithm::TwoLevel;
         let elements = match self.request.operation {
             Operation::Allreduce { .. } if exchange && bounds.equal_replicas => 0,
             Operation::Allreduce { count } if exchange => others * count,
+            Operation::Allreduce { count } if two_level => {
+                let (hosts, each) = hosts.shape().unwrap_or((1, 1));
+                (hosts - 1) * count.div_ceil(each).div_ceil(hosts)
+            }
             Operation::Allreduce { count } => {
                 let longer = count % ranks as usize;
                 others * (count / ranks as usize + usize::from((rank as usize) < longer))

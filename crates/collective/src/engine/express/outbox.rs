@@ -127,6 +127,11 @@ impl Outbox {
         !self.to_send.is_empty() || self.sent() > self.settled
     }
 
+    /// Whether XP has sent everything, and nothing more is to come.
+    pub(in crate::engine) fn is_at_its_end(&self) -> bool {
+        self.posted.is_empty() && self.to_send.is_empty()
+    }
+
     /// Whether XP has sent everything.
     pub(in crate::engine) fn is_quiet(&self) -> bool {
         self.posted.is_empty()

@@ -25,10 +25,12 @@ const QUEUED: f64 = 1.25;
 const UNQUEUED: f64 = 1.05;
 /// A path that delivers less than this part of the model's rate, without a queue, was underused.
 const IDLE: f64 = 0.9;
-/// A round that loses more than this has met a full queue. With little to send it may be chance:
-/// the number of losses varies by the square root of its expectation.
+/// A round that loses more than this has met a full queue, unless it may be chance: the number of
+/// losses varies by the square root of its expectation. With little to send, chance counts for
+/// more.
 const LOSS_LIMIT: f64 = 0.02;
-const LOSS_DEVIATIONS: f64 = 3.0;
+const LOSS_DEVIATIONS: f64 = 2.0;
+const LIMITED_LOSS_DEVIATIONS: f64 = 3.0;
 /// Rate factor after such a round, unless it delivered more.
 const LOSS_CUT: f64 = 0.7;
 /// A path that delivers less than this part of the model's rate, despite a queue, has changed.
@@ -141,7 +143,10 @@ impl Round {
     fn is_lossier_than(&self, limit: f64, packet_bytes: f64) -> bool {
         let lost = self.lost as f64 / packet_bytes;
         let expected = (self.lost + self.delivered) as f64 / packet_bytes * limit;
-        let chance = if self.app_limited { 1.0 + LOSS_DEVIATIONS * expected.sqrt() } else { 0.0 };
+        let chance = match self.app_limited {
+            true => 1.0 + LIMITED_LOSS_DEVIATIONS * expected.sqrt(),
+            false => LOSS_DEVIATIONS * expected.sqrt(),
+        };
         lost > expected + chance
     }
 }
