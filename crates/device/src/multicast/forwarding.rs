@@ -6,7 +6,7 @@ use bowline_multicast::{Edit, Switch};
 use bowline_nic::{FrameMeta, IpId, Time};
 use bowline_wire::FlowKey;
 
-use super::outgoing::{Copied, Copier, Outgoing, Train, bits};
+use super::outgoing::{Copied, Copier, Outgoing, Train, bits, has_one_aim};
 
 /// Several trains that are shorter than this on average are copied, which lets them leave as one:
 /// the kernel takes about as long for another datagram as for so many bytes.
@@ -18,7 +18,7 @@ pub(super) struct Forwarding {
     /// The envelope of each datagram; `None` if it is unusable.
     heads: Vec<Option<Head>>,
     /// The way back from the copies of a branch.
-    edits: Vec<Edit>,
+    edits: Vec<Option<Edit>>,
     onward: Vec<Onward>,
 }
 
@@ -70,23 +70,15 @@ impl Copier {
         self.forwarding = forwarding;
     }
 
-    /// The frames to copy, train by train.
-    fn trains(&self) -> impl Iterator<Item = &[Copied]> {
-        self.copied.chunk_by(|a, b| a.train == b.train)
-    }
-
     /// Whether all trains with frames to copy can leave as they came: all frames of a train go to
-    /// the same branches, and the trains are long enough.
+    /// the same places, and the trains are long enough.
     fn goes_in_place(&self, heads: &[Option<Head>], round: &mut dyn Round) -> bool {
         let (mut trains, mut bytes) = (0, 0);
         for train in self.trains() {
             let first = &train[0];
             let Some(head) = heads[first.train] else { return false };
             let len = round.bytes(first.train).len();
-            let branches = first.replicas.branch_set();
-            if train.len() != len.div_ceil(head.frame_len.max(1))
-                || train.iter().any(|copied| copied.replicas.branch_set() != branches)
-            {
+            if train.len() != len.div_ceil(head.frame_len.max(1)) || !has_one_aim(train) {
                 return false;
             }
             trains += 1;
@@ -130,7 +122,7 @@ impl Copier {
         branch: usize,
         heads: &[Option<Head>],
         round: &mut dyn Round,
-        (edits, onward): (&mut Vec<Edit>, &mut Vec<Onward>),
+        (edits, onward): (&mut Vec<Option<Edit>>, &mut Vec<Onward>),
     ) {
         edits.clear();
         onward.clear();
@@ -139,11 +131,13 @@ impl Copier {
             let bytes = round.bytes(datagram);
             let mut flow = None;
             for Copied { replicas, place, .. } in train {
-                // The tables have not changed since the engine decided.
-                let Some(edit) = engine.edit(replicas, branch) else { continue };
-                edit.apply(&mut bytes[place.clone()]);
-                edits.push(replicas.undo(&edit));
-                flow = Some(edit.flow);
+                let edit = engine.edit(replicas, branch);
+                if let Some(edit) = &edit {
+                    edit.apply(&mut bytes[place.clone()]);
+                }
+                // `None` for all frames of the train: the group ended since the engine decided.
+                flow = edit.as_ref().map(|edit| edit.flow);
+                edits.push(edit.map(|edit| replicas.undo(&edit)));
             }
             if let (Some(flow), Some(Head { tos, frame_len, .. })) = (flow, heads[datagram]) {
                 let (dst, dst_port) = (flow.dst, flow.dst_port);
@@ -153,12 +147,14 @@ impl Copier {
     }
 
     /// Restores the original trains.
-    fn restore_round(&self, branch: usize, edits: &[Edit], round: &mut dyn Round) {
+    fn restore_round(&self, branch: usize, edits: &[Option<Edit>], round: &mut dyn Round) {
         let mut edits = edits.iter();
         for train in self.trains_to(branch) {
             let bytes = round.bytes(train[0].train);
             for (Copied { place, .. }, edit) in train.iter().zip(&mut edits) {
-                edit.apply(&mut bytes[place.clone()]);
+                if let Some(edit) = edit {
+                    edit.apply(&mut bytes[place.clone()]);
+                }
             }
         }
     }

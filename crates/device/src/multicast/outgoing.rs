@@ -158,6 +158,12 @@ pub struct Copier {
     pub(super) forwarding: Forwarding,
 }
 
+/// Whether copies of all frames of a train go to the same places. Frames of two groups may share a
+/// train, because they come from one socket and go to another.
+pub(super) fn has_one_aim(train: &[Copied]) -> bool {
+    train.iter().all(|copied| copied.replicas.goes_with(&train[0].replicas))
+}
+
 impl Copier {
     /// For a switch with its own address, which forwards only to groups.
     pub fn of_switch() -> Copier {
@@ -225,12 +231,19 @@ impl Copier {
         }
     }
 
-    /// The branches that get a copy of each frame, if all frames have the same branches.
+    /// The frames to copy, train by train.
+    pub(super) fn trains(&self) -> impl Iterator<Item = &[Copied]> {
+        self.copied.chunk_by(|a, b| a.train == b.train)
+    }
+
+    /// The branches that get a copy of each frame, if all frames have the same branches, and those
+    /// of a train the same group.
     pub(super) fn shared_branches(&self) -> Option<u64> {
         let branches = self.copied.first()?.replicas.branch_set();
-        let is_shared = |copied: &Copied| copied.replicas.branch_set() == branches;
+        let is_shared =
+            |train: &[Copied]| train[0].replicas.branch_set() == branches && has_one_aim(train);
         let is_whole = self.copied.len() == self.judged;
-        (is_whole && self.copied.iter().all(is_shared)).then_some(branches)
+        (is_whole && self.trains().all(is_shared)).then_some(branches)
     }
 
     /// Copies a train to some of the branches.
@@ -269,7 +282,7 @@ impl Copier {
         edits: &mut Vec<Edit>,
     ) {
         edits.clear();
-        for of_train in self.copied.chunk_by(|a, b| a.train == b.train) {
+        for of_train in self.trains() {
             let first = &of_train[0];
             let mut frames = of_train.iter();
             let Some(to) = engine.edit(&first.replicas, branch) else { continue };
@@ -286,7 +299,7 @@ impl Copier {
     /// Restores the original bursts.
     pub(super) fn restore(&self, batch: &mut TxBatch, edits: &[Edit]) {
         let mut edits = edits.iter();
-        for of_train in self.copied.chunk_by(|a, b| a.train == b.train) {
+        for of_train in self.trains() {
             let Some(Edit { flow, .. }) = edits.as_slice().first().copied() else { return };
             let to = (flow.dst, flow.dst_port, GROUP_PREFIX);
             batch.redirect(of_train[0].train, to, |packet| {

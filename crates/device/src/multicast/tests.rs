@@ -21,6 +21,7 @@ use super::{Copier, Outgoing, Replicator};
 const PORT: u16 = 4791;
 const SENDER_QPN: Qpn = Qpn::new(0x07_0001);
 const GROUP: Qpn = Qpn::new(0xfe_0000);
+const OTHER_GROUP: Qpn = Qpn::new(0xfe_0010);
 const CAPS: TxCaps = TxCaps { max_segments: 64, max_burst_bytes: 65_000 };
 
 fn addr(host: u8) -> IpAddr {
@@ -409,9 +410,79 @@ impl PlayedRound {
     }
 }
 
+/// Another group of the same sender: its first member is on the same host, its second is not.
+fn other_table() -> Table {
+    let mut table = table();
+    table.key.id = OTHER_GROUP;
+    table.branches[1].dst = addr(5);
+    for branch in &mut table.branches {
+        let leaf = branch.leaf.as_mut().expect("a leaf");
+        leaf.qpn = Qpn::new(leaf.qpn.get() + 0x100);
+    }
+    let root = table.root.as_mut().expect("a root");
+    root.members[1].addr = addr(5);
+    for member in &mut root.members {
+        member.id = Qpn::new(member.id.get() + 0x100);
+    }
+    table
+}
+
+/// Whether each packet went to the host of the member that its QPN names.
+fn are_at_their_members<'a>(mut sent: impl Iterator<Item = (IpAddr, &'a [u8])>) -> bool {
+    let is_right = |(dst, bytes): (IpAddr, &[u8])| {
+        let qpn = PacketView::parse(bytes).expect("well formed").dest_qpn().get();
+        let host = match qpn {
+            0x09_0000 | 0x09_0100 => 2,
+            0x09_0001 => 3,
+            _ => 5,
+        };
+        dst == addr(host)
+    };
+    sent.all(is_right)
+}
+
+#[test]
+fn two_groups_in_one_train_reach_their_own_members() {
+    let ids = [GROUP, OTHER_GROUP, GROUP, OTHER_GROUP];
+    let psns = [0, 0, 1, 1];
+    let mut engine = switch();
+    engine.install(Time::ZERO, at_switch(other_table())).expect("a right table");
+    let frame = |i: usize| write_of(4096, &flow(1, 8), ids[i], psns[i], i as u16);
+    let mut round = PlayedRound::new(&[(1, (0..4).map(frame).collect())], 9);
+    let (mut copier, mut out) = (Copier::of_switch(), Outgoing::new(CAPS));
+    copier.forward(Time::ZERO, &mut engine, PORT, &mut round, &mut out);
+    let net = Arc::new(Mutex::new(Net { room: usize::MAX, ..Net::default() }));
+    assert!(out.send(Time::ZERO, &mut Played(Arc::clone(&net))).expect("it is not broken"));
+    let net = net.lock().unwrap();
+    let sent = || round.sent.iter().chain(&net.sent);
+    assert_eq!(sent().count(), 8, "four frames for two members each");
+    assert!(are_at_their_members(sent().map(|(dst, _, bytes)| (*dst, &bytes[..]))));
+}
+
+#[test]
+fn two_groups_in_one_burst_of_a_port_reach_their_own_members() {
+    let mut rig = Rig::with_group();
+    rig.replicator.install_table(Time::ZERO, other_table()).expect("a right table");
+    let frames = [(GROUP, 0), (OTHER_GROUP, 0), (GROUP, 1), (OTHER_GROUP, 1)];
+    let frames: Vec<_> = (0..)
+        .zip(frames)
+        .map(|(id, (group, psn))| (flow(1, 2), write(&flow(1, 2), group, psn, id)))
+        .collect();
+    rig.send(&frames);
+    let net = rig.net.lock().unwrap();
+    assert_eq!(net.sent.len(), 8, "four frames for two members each");
+    assert!(are_at_their_members(net.sent.iter().map(|(dst, _, bytes)| (*dst, &bytes[..]))));
+}
+
 /// A switch at host 8 with the same group.
 fn switch() -> Switch {
-    let mut table = table();
+    let mut switch = Switch::new(SwitchLimits::default());
+    switch.install(Time::ZERO, at_switch(table())).expect("a right table");
+    switch
+}
+
+/// The table of a switch at host 8 instead of a port.
+fn at_switch(mut table: Table) -> Table {
     let origin = Origin { addr: addr(8), port: PORT };
     table.branches.iter_mut().for_each(|branch| branch.src = Some(origin));
     if let Some(root) = &mut table.root {
@@ -419,11 +490,9 @@ fn switch() -> Switch {
         root.members
             .iter_mut()
             .zip(0..)
-            .for_each(|(member, n)| member.id = Qpn::new(0xfe_0100 + n));
+            .for_each(|(member, n)| member.id = Qpn::new(table.key.id.get() + 0x100 + n));
     }
-    let mut switch = Switch::new(SwitchLimits::default());
-    switch.install(Time::ZERO, table).expect("a right table");
-    switch
+    table
 }
 
 /// A train of the sender's WRITEs.

@@ -65,6 +65,11 @@ impl Replicas {
         edit.inverse(self.flow, self.id, self.place.as_ref())
     }
 
+    /// Whether copies of both frames go to the same places: branches are numbered by group.
+    pub fn goes_with(&self, other: &Replicas) -> bool {
+        (self.group, self.branches) == (other.group, other.branches)
+    }
+
     /// The branches that get a copy, as a bit set.
     pub fn branch_set(&self) -> u64 {
         self.branches
