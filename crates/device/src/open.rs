@@ -28,6 +28,10 @@ pub type Opened = (Box<dyn Port>, u8);
 /// The range in which an engine's first QPN is chosen. An engine has a table of all numbers up to
 /// the last, so a larger range would cost memory.
 const FIRST_QPNS: u16 = 1 << 14;
+/// The window towards a peer of a device on loopback. Between processes of one host, senders wait
+/// for space in the receiver's socket, so it may hold more than is safe on a network. A receiver
+/// that has no core for a while then has more to work on when it gets one.
+const LOOPBACK_WINDOW: u32 = 4 << 20;
 
 /// State that the engines of a device share.
 struct Common {
@@ -186,6 +190,9 @@ impl DeviceSpec {
         config.peer_udp_port = caps.udp_port;
         let smallest = ports.iter().map(|(port, _)| port.caps().ip_mtu).min();
         config.max_mtu = self.check_mtu(smallest.unwrap_or(caps.ip_mtu))?;
+        if caps.addr.is_loopback() {
+            config.window_bytes = LOOPBACK_WINDOW;
+        }
         let set = |field: &mut u32, value: Option<u32>| *field = value.unwrap_or(*field);
         set(&mut config.window_bytes, self.limits.window_bytes);
         set(&mut config.max_qps, self.limits.max_qps);

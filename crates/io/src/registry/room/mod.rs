@@ -31,8 +31,12 @@ const TAKEN: usize = 16;
 const LIMIT: usize = 17;
 const WORDS: usize = 256 * SLOT_WORDS;
 
-/// Buffer space that a datagram takes besides its bytes.
-const OVERHEAD: u64 = 1536;
+/// Buffer space that a datagram takes besides its bytes: the kernel's descriptor of it, and ...
+const DESCRIPTOR: u64 = 256;
+/// ... headers and what is kept about its fragments.
+const OVERHEAD: u64 = 1280;
+/// Longest datagram that the kernel keeps in one allocation, which is a power of two.
+const MAX_LINEAR: u64 = 7 << 10;
 /// How soon to check again when a receiver is full.
 const RECHECK_NS: u64 = 20_000;
 /// A receiver that has consumed nothing for this long is stopped, dead or starved: do not wait for
@@ -75,8 +79,10 @@ fn counts_of(words: &SharedWords, prefix: u8) -> Counts<'_> {
     }
 }
 
+/// What a datagram takes of a socket's buffer.
 fn cost(bytes: u64) -> u64 {
-    bytes + OVERHEAD
+    let linear = bytes <= MAX_LINEAR;
+    DESCRIPTOR + if linear { (bytes + 512).next_power_of_two() } else { bytes + OVERHEAD }
 }
 
 impl Rooms {
@@ -90,8 +96,8 @@ impl Rooms {
     ) -> io::Result<Rooms> {
         let own = SharedWords::create(&path_of(dir, &dir::stem(addr, udp_port)), WORDS)?;
         let rooms = Rooms::new(dir, udp_port, prefix, own);
-        // The kernel accounts for whole allocations, and returns them with some delay.
-        rooms.counts().open(buffer_bytes / 8 * 3);
+        // The kernel may keep a quarter of the buffer for what has been read already.
+        rooms.counts().open(buffer_bytes / 8 * 5);
         Ok(rooms)
     }
 

@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use super::*;
 
 const BUFFER: u64 = 80_000;
-const ROOM: u64 = BUFFER / 8 * 3;
+const ROOM: u64 = BUFFER / 8 * 5;
 const PREFIX: u8 = 5;
 const ADDR: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9)), 14_791);
 
@@ -40,7 +40,7 @@ fn a_sender_waits_for_room_and_goes_on_when_there_is() {
     let one = ROOM / 3;
     assert!((0..3).all(|_| peer.admits(at(1), PREFIX, one)));
     assert!(!peer.admits(at(2), PREFIX, one));
-    rooms.took((one - OVERHEAD) as usize);
+    rooms.took((one - DESCRIPTOR - OVERHEAD) as usize);
     assert!(peer.admits(at(3), PREFIX, one));
     assert!(!peer.admits(at(4), PREFIX, one));
 }
