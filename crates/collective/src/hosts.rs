@@ -19,6 +19,8 @@ pub(crate) struct Grid {
     members: Vec<Rank>,
     /// Number of ranks on each host.
     each: usize,
+    /// Number of ranks on each host that talk to other hosts.
+    speakers: usize,
 }
 
 impl Hosts {
@@ -43,7 +45,20 @@ impl Hosts {
         }
         let each = members.first().map_or(0, Vec::len);
         let is_grid = members.len() > 1 && each > 1 && members.iter().all(|of| of.len() == each);
-        Hosts { ranks, grid: is_grid.then(|| Grid { members: members.concat(), each }) }
+        Hosts {
+            ranks,
+            grid: is_grid.then(|| Grid { members: members.concat(), each, speakers: each }),
+        }
+    }
+
+    /// Only the first `speakers` ranks of each host talk to other hosts, where hosts reduce first;
+    /// at least one, and all ranks otherwise.
+    #[must_use]
+    pub fn with_speakers(mut self, speakers: usize) -> Hosts {
+        if let Some(grid) = &mut self.grid {
+            grid.speakers = speakers.clamp(1, grid.each);
+        }
+        self
     }
 
     /// The number of ranks.
@@ -72,6 +87,11 @@ impl Grid {
     /// The number of ranks on each host.
     pub(crate) fn each(&self) -> usize {
         self.each
+    }
+
+    /// The number of ranks on each host that talk to other hosts: those with the lowest indices.
+    pub(crate) fn speakers(&self) -> usize {
+        self.speakers
     }
 
     /// The ranks, host by host.

@@ -394,7 +394,7 @@ impl Request {
         let places = hosts.grid().filter(|_| algorithm == Algorithm::TwoLevel);
         let places = places.into_iter().flat_map(|grid| {
             let members = grid.members().iter().map(|rank| u64::from(*rank));
-            [grid.each() as u64].into_iter().chain(members)
+            [grid.each() as u64, grid.speakers() as u64].into_iter().chain(members)
         });
         let parts = [kind, count as u64, root.into()].into_iter().chain(how).chain(places);
         // FNV-1a over words, with a final mix.

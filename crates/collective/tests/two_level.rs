@@ -66,6 +66,11 @@ fn outputs(
     (0..).zip(&ops).map(output).collect()
 }
 
+fn draw_speakers(rng: &mut ChaCha8Rng, hosts: Hosts) -> Hosts {
+    let each = hosts.shape().map_or(1, |(_, each)| each);
+    hosts.with_speakers(rng.random_range(1..=each))
+}
+
 #[test]
 fn every_type_and_operator_wherever_ranks_are() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -83,7 +88,8 @@ fn every_type_and_operator_wherever_ranks_are() {
                     .collect();
                 let shape = Shape::draw(&mut rng, ranks);
                 let over_xp = [None, Some(0.0), Some(0.2)][rng.random_range(0..3)];
-                let got = outputs(shape, &Hosts::new(&places), &request, &inputs, over_xp);
+                let placed = draw_speakers(&mut rng, Hosts::new(&places));
+                let got = outputs(shape, &placed, &request, &inputs, over_xp);
                 let expected = bytes(dtype, (0..count).map(|i| reduced(op, ranks, i)));
                 for (rank, output) in got.iter().enumerate() {
                     assert_eq!(*output, expected, "rank {rank} on {places:?}, {request:?}");
@@ -120,7 +126,8 @@ fn additions_have_an_order_that_timing_does_not_change() {
         for (turn, over_xp) in [None, None, Some(0.3)].into_iter().enumerate() {
             let request = Request { in_place: turn == 1, ..request(count) };
             let shape = Shape::draw(&mut rng, ranks);
-            let got = outputs(shape, &Hosts::new(&places), &request, &inputs, over_xp);
+            let placed = draw_speakers(&mut rng, Hosts::new(&places));
+            let got = outputs(shape, &placed, &request, &inputs, over_xp);
             assert!(got.iter().all(|output| *output == expected), "{places:?}, turn {turn}");
         }
     }
@@ -142,6 +149,22 @@ fn a_host_sends_as_much_as_if_it_were_one_rank() {
         }
         let one_rank = 2 * 4 * count * (hosts as usize - 1) / hosts as usize;
         assert!(sent.abs_diff(one_rank) <= 64 * each as usize, "{sent} of {one_rank}");
+    }
+}
+
+#[test]
+fn only_speakers_send_to_other_hosts() {
+    let places = Hosts::new([0, 0, 0, 1, 1, 1]);
+    for speakers in 1..=3 {
+        let places = places.clone().with_speakers(speakers);
+        for rank in 0..3 {
+            let schedule = request(40_000).compile(rank, &places, 4096).unwrap();
+            assert_eq!(schedule.sharers() as usize, speakers);
+            let is_to_others =
+                |step| matches!(schedule.action(step), Action::Send { to, .. } if *to >= 3);
+            let speaks = (0..schedule.len() as u32).any(is_to_others);
+            assert_eq!(speaks, (rank as usize) < speakers, "rank {rank} of {speakers}");
+        }
     }
 }
 
@@ -187,7 +210,8 @@ fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
     for turn in 0..200 {
         let (hosts, each) = SHAPES[turn % SHAPES.len()];
         let (ranks, count) = (hosts * each, rng.random_range(0..900));
-        let places = Hosts::new(draw_places(&mut rng, (hosts, each)));
+        let speakers = rng.random_range(1..=each as usize);
+        let places = Hosts::new(draw_places(&mut rng, (hosts, each))).with_speakers(speakers);
         let op = [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max][rng.random_range(0..3)];
         let deadline = Deadline::After(Duration::from_nanos(rng.random_range(1..20_000)));
         let max_loss = [0.001, 0.02, 0.3, 1.0][rng.random_range(0..4)];
@@ -211,7 +235,7 @@ fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
         world.finish();
         let nodes = || world.nodes.iter().zip(&ops);
         let reports: Vec<_> = nodes().map(|(node, op)| node.reports[op].clone()).collect();
-        let part = count.div_ceil(each as usize).div_ceil(hosts as usize);
+        let part = count.div_ceil(speakers).div_ceil(hosts as usize);
         let may_be_lost = (hosts as usize - 1) * part * 4;
         for report in &reports {
             assert!(report.missing_bytes <= bounds.allowed(may_be_lost as u64), "{turn}");
@@ -231,12 +255,14 @@ fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
 #[test]
 fn ranks_that_do_not_agree_about_hosts_get_an_error() {
     let shape = Shape { ranks: 4, chunk_bytes: 64, slots: 3, inline_bytes: 8, seed: 3 };
-    for other in [[0, 1, 0, 1], [0, 1, 1, 0]] {
+    for (other, speakers) in [([0, 1, 0, 1], 2), ([0, 1, 1, 0], 2), ([0, 0, 1, 1], 1)] {
         let mut world = World::new(shape);
         let count = 500;
         for rank in 0..4 {
-            let places = if rank == 2 { other } else { [0, 0, 1, 1] };
-            world.hosts = Hosts::new(places);
+            world.hosts = match rank {
+                2 => Hosts::new(other).with_speakers(speakers),
+                _ => Hosts::new([0, 0, 1, 1]),
+            };
             let input = bytes(DataType::F32, (0..count).map(|_| 1));
             world.submit(rank, &request(count as usize), input);
         }

@@ -127,6 +127,16 @@ impl Default for CommOptions {
 }
 
 impl CommOptions {
+    /// Whether links between hosts are long: schemes are for these, and so are wide windows. There,
+    /// one connection fills the link. Several would compete for it, and an operation is over when
+    /// the slowest of them is.
+    fn is_for_long_links(&self) -> bool {
+        let config = GroupConfig::default();
+        let usual = u32::from(config.slots) * config.slot_bytes;
+        matches!(self.transport, CommTransport::Sdr(_))
+            || self.window_bytes.is_some_and(|bytes| bytes > usual)
+    }
+
     fn group(&self, ranks: u32) -> GroupConfig {
         let config = GroupConfig::default();
         let usual = match self.transport {
@@ -264,6 +274,7 @@ impl Communicator {
         member.connect(&peers, seal.as_ref())?;
         let addrs = peers.iter().map(|peer| (peer.rank, peer.addr)).collect();
         let hosts = hosts::by_address(&addrs, (rank, pd.device().config().addr));
+        let hosts = if options.is_for_long_links() { hosts.with_speakers(1) } else { hosts };
         let shared = Shared {
             pd: Arc::clone(pd),
             options,

@@ -1,6 +1,7 @@
 //! Two levels: each host reduces the data of its ranks before anything goes to another host.
 //!
-//! Each rank of a host owns a block, and each host owns a part of that block. The chunks of a part
+//! Each speaker of a host owns a block, and each host owns a part of that block. All ranks of a host
+//! are speakers, unless the path between hosts is better left to few of them. The chunks of a part
 //! go through four rounds: to the block's owner on the same host, to the part's owner on another
 //! host, and back the same way. A chunk moves on as soon as it is reduced.
 
@@ -129,7 +130,10 @@ impl Plan {
         index: usize,
         hosts: &[usize],
     ) -> Vec<(usize, Range<usize>)> {
-        let whole = block(bytes, self.element, grid.each(), index);
+        let whole = match grid.speakers() {
+            speakers if index < speakers => block(bytes, self.element, speakers, index),
+            _ => 0..0,
+        };
         let part = |host: &usize| -> Vec<Range<usize>> {
             let part = block(whole.len(), self.element, grid.hosts(), *host);
             let part =

@@ -224,7 +224,7 @@ impl Schedule {
 
     /// How many of the connections that it uses share the path from one host to another.
     pub fn sharers(&self) -> u32 {
-        self.grid.as_ref().map_or(1, |grid| grid.each() as u32)
+        self.grid.as_ref().map_or(1, |grid| grid.speakers() as u32)
     }
 
     /// The ranks whose contributions are in a message of this rank that may be lost.

@@ -92,7 +92,7 @@ impl CollectiveScenario {
         for last in (1..places.len()).rev() {
             places.swap(last, rng.below(last as u64 + 1) as usize);
         }
-        self.hosts = Hosts::new(places);
+        self.hosts = Hosts::new(places).with_speakers(1 + rng.below(each.into()) as usize);
         for plan in &mut self.ops {
             let is_allreduce = matches!(plan.request.operation, Operation::Allreduce { .. });
             if is_allreduce && rng.percent(HOSTS_PERCENT) {
