@@ -1,7 +1,6 @@
 //! The port of a sender, over a simulated port.
 
 use std::net::IpAddr;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use bowline_io::{FrameSink, Onward, Port, PortCaps, PortCounters, PortError, PortFds, Round};
@@ -126,9 +125,7 @@ struct Rig {
 
 /// A sender at host 1, with members at hosts 2 and 3.
 fn rig() -> Rig {
-    let engine = Mutex::new(Switch::new(SwitchLimits::default()));
-    let groups = AtomicUsize::new(0);
-    let replicator = Arc::new(Replicator { engine, groups, ids: Mutex::default() });
+    let replicator = Arc::new(Replicator::new());
     let net = Arc::new(Mutex::new(Net { room: usize::MAX, ..Net::default() }));
     let played = Box::new(Played(Arc::clone(&net)));
     let port = ReplicatingPort::new(played, Arc::clone(&replicator));

@@ -129,16 +129,20 @@ impl Root {
     /// Branches with members that lack a packet.
     fn branches_lacking(&self, psn: Psn, out: &mut Out<'_>) -> u64 {
         let is_sparing = self.is_sparing();
-        let (mut lacking, mut all) = (0_u64, 0_u64);
+        let (mut lacking, mut live, mut all) = (0_u64, 0_u64, 0_u64);
         for (member, record) in self.members.iter().zip(&self.records) {
             let branch = 1 << member.config.branch;
             all |= branch;
             let has = is_sparing && record.acked.is_some_and(|acked| !acked.before(psn));
-            if record.is_live && !has {
-                lacking |= branch;
+            if record.is_live {
+                live |= branch;
+                lacking |= if has { 0 } else { branch };
             }
         }
         out.counters.filtered += u64::from((all & !lacking).count_ones());
-        lacking
+        match self.config.trunk {
+            Some(trunk) if lacking == live && lacking.count_ones() > 1 => 1 << trunk,
+            _ => lacking,
+        }
     }
 }
