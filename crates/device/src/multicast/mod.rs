@@ -4,6 +4,8 @@
 
 mod forwarding;
 mod member;
+#[cfg(test)]
+mod member_tests;
 mod outgoing;
 mod port;
 mod probe;
