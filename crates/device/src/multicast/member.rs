@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_io::{FrameSink, Lane, Multicasts, Translator};
 use bowline_multicast::{
-    Arrival, Branch, GroupKey, Leaf, Region, Switch, SwitchLimits, Table, Verdict,
+    Arrival, Branch, Edit, GroupKey, Leaf, Region, Switch, SwitchLimits, Table, Verdict,
 };
 use bowline_nic::{FrameMeta, Time};
-use bowline_wire::{FlowKey, Qpn};
+use bowline_wire::{BthView, FlowKey, Opcode, Qpn};
 
 use super::probe::{self, Nonce};
 use crate::{DeviceError, Qp};
@@ -112,6 +112,10 @@ impl Qp {
 /// Rewrites the group's packets for the member, as a switch in front of it would.
 pub(super) struct LastSwitch {
     engine: Switch,
+    id: Qpn,
+    /// The rewrite of the last packet from the middle of a message, by flow and length. Most packets
+    /// of a long message need the same one.
+    middle: Option<(FlowKey, usize, Edit)>,
     addr: IpAddr,
     udp_port: u16,
     sender: IpAddr,
@@ -134,19 +138,29 @@ impl LastSwitch {
             what: "multicast group",
             why: error.to_string(),
         })?;
-        Ok(LastSwitch { engine, addr, udp_port, sender: key.sender, nonce, heard })
+        let GroupKey { sender, id } = key;
+        Ok(LastSwitch { engine, id, middle: None, addr, udp_port, sender, nonce, heard })
     }
 
     /// Rewrites a frame for the member. Returns whether it is one of the group's.
     fn rewrite(&mut self, now: Time, flow: &FlowKey, frame: &mut [u8]) -> bool {
+        let is_middle = self.is_middle(frame);
+        if is_middle
+            && let Some((known, len, edit)) = &self.middle
+            && (known, *len) == (flow, frame.len())
+        {
+            edit.apply(frame);
+            return true;
+        }
         let arrival = Arrival { flow: *flow, ip_id: None, bytes: frame };
         match self.engine.handle_data(now, &arrival) {
             Verdict::Replicate(replicas) => {
-                let edit = self.engine.edit(&replicas, 0);
-                if let Some(edit) = &edit {
-                    edit.apply(frame);
+                let Some(edit) = self.engine.edit(&replicas, 0) else { return false };
+                edit.apply(frame);
+                if is_middle {
+                    self.middle = Some((*flow, frame.len(), edit));
                 }
-                edit.is_some()
+                true
             }
             Verdict::Pass | Verdict::Taken => {
                 if flow.src == self.sender && probe::is_probe(frame, &self.nonce) {
@@ -155,6 +169,17 @@ impl LastSwitch {
                 false
             }
         }
+    }
+}
+
+impl LastSwitch {
+    /// Whether a frame is one of the group's from the middle of a message: it names no memory, so
+    /// its rewrite depends on its flow and length alone.
+    fn is_middle(&self, frame: &[u8]) -> bool {
+        let Ok(bth) = BthView::new(frame) else { return false };
+        let is_of_middle =
+            [Opcode::RC_WRITE_MIDDLE, Opcode::RC_SEND_MIDDLE].contains(&bth.opcode());
+        is_of_middle && bth.dest_qpn() == self.id
     }
 }
 

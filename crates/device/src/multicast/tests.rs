@@ -35,7 +35,7 @@ pub(super) fn flow(src: u8, dst: u8) -> FlowKey {
     FlowKey { src: addr(src), dst: addr(dst), src_port: PORT, dst_port: PORT }
 }
 
-fn summed(flow: &FlowKey, ip_id: u16, packet: &Packet<'_>) -> Vec<u8> {
+pub(super) fn summed(flow: &FlowKey, ip_id: u16, packet: &Packet<'_>) -> Vec<u8> {
     let mut bytes = vec![0; packet.wire_len().expect("a known opcode")];
     packet.emit(&mut bytes).expect("all headers are given");
     let body = bytes.len() - ICRC_LEN;

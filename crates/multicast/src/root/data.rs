@@ -41,9 +41,11 @@ impl Root {
             self.refuse(frame, packet, code, out);
             return 0;
         }
+        let is_sent = self.sent_end.is_some_and(|end| psn.before(end));
         if !self.note_sent(frame, packet, out) {
             return 0;
         }
+        self.trunk.note(psn, is_sent && self.told.map(Psn::next) == Some(psn));
         if self.asked == Some(psn) {
             self.asked = None;
         }
@@ -140,9 +142,6 @@ impl Root {
             }
         }
         out.counters.filtered += u64::from((all & !lacking).count_ones());
-        match self.config.trunk {
-            Some(trunk) if lacking == live && lacking.count_ones() > 1 => 1 << trunk,
-            _ => lacking,
-        }
+        self.trunk.branches(self.config.trunk, lacking, live)
     }
 }
