@@ -113,8 +113,8 @@ impl Qp {
 pub(super) struct LastSwitch {
     engine: Switch,
     id: Qpn,
-    /// The rewrite of the last packet from the middle of a message, by flow and length. Most packets
-    /// of a long message need the same one.
+    /// The rewrite of the last packet from the middle of a message, by flow and length. Most
+    /// packets of a long message need the same one.
     middle: Option<(FlowKey, usize, Edit)>,
     addr: IpAddr,
     udp_port: u16,

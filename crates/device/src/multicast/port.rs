@@ -24,8 +24,8 @@ pub(super) struct ReplicatingPort {
     edits: Vec<Edit>,
     /// Copies, and the packets that were to leave with them, until the port below has taken them.
     out: Outgoing,
-    /// The port below has not taken all of the last batch. Until it has, nothing may come before the
-    /// rest.
+    /// The port below has not taken all of the last batch. Until it has, nothing may come before
+    /// the rest.
     is_behind: bool,
     /// When the last call was made.
     now: Time,

@@ -303,7 +303,7 @@ impl Lane {
         self.shared.faults.as_ref()
     }
 
-    /// The handle for joining multicast groups, if the port can. Call [`Lane::wake`] after a change.
+    /// The handle for joining multicast groups, if the port can. Call [`Lane::wake`] after joining.
     pub fn multicasts(&self) -> Option<&Arc<Multicasts>> {
         self.shared.multicasts.as_ref()
     }
