@@ -5,6 +5,7 @@
 //! a [`Translator`], which turns it into frames for the port's engine.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +92,7 @@ impl Multicasts {
         let socket = options::bind_group(&self.config, group, self.scope).map_err(os)?;
         let mut state = self.state();
         if state.inlets.len() >= MAX_GROUPS {
-            return Err(os(std::io::ErrorKind::OutOfMemory.into()));
+            return Err(os(io::Error::other(format!("the port has {MAX_GROUPS} already"))));
         }
         if state.epoll.is_none() {
             state.epoll = Some(Epoll::new().map_err(os)?);
