@@ -282,6 +282,7 @@ def scenes(quick):
               switch=["--policy", "evict=200ms"], proof=evicted),
         Perf("bowline perf write-bw to 3", "write-bw", 3, proof=copied),
         Perf("bowline perf write-bw to 3, in the port", "write-bw", 3, replicate="port"),
+        Perf("bowline perf write-bw to 3 by IP multicast", "write-bw", 3, replicate="multicast"),
         Perf("ec-mds to 3, in the port, 1 % loss", "write-bw", 3, replicate="port",
              sender=["--scheme", "ec-mds", "--link", "loss=1%,seed=5"]),
         Perf("bowline perf write-bw to 2 over IPv6", "write-bw", 2, v6=True, proof=copied),

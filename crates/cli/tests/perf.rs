@@ -463,6 +463,25 @@ fn a_scheme_reaches_many_servers_in_the_port_and_by_fan_out() {
     }
 }
 
+#[test]
+fn many_servers_are_reached_by_multicast_where_it_works() {
+    for (args, expected) in [
+        (&["--replicate", "multicast"][..], "multicast"),
+        (&["--replicate", "multicast", "--link", "loss=1%,seed=3"], "multicast"),
+        (&[], "multicast"),
+        (&["--replicate", "port"], "port"),
+    ] {
+        for count in [2, 3] {
+            let servers = (0..count).map(|_| Server::start("write-bw", &[])).collect();
+            let sizes = ["-s", "256K", "-n", "40", "-t", "8"];
+            let report = to_many(servers, &[args, &sizes].concat());
+            let replication = &report["results"][0]["replication"];
+            assert_eq!(replication["replicate"], expected, "{report}");
+            assert_eq!(replication["servers"], count, "{report}");
+        }
+    }
+}
+
 /// Measures a chain of three servers, one of which may be killed meanwhile.
 fn chain(test: &str, args: &[&str], kill: Option<usize>) -> (Vec<Server>, Output) {
     let mut servers: Vec<Server> = (0..3).map(|_| Server::start(test, &[])).collect();
@@ -522,10 +541,14 @@ fn a_server_that_dies_in_a_chain_is_named() {
 }
 
 #[test]
-fn a_chain_takes_no_scheme() {
-    let args = ["perf", "write-bw", "--to", "127.0.0.1", "--replicate", "chain"];
-    let output = Command::new(BOWLINE).args(args).args(["--scheme", "ec-mds"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("--replicate chain uses RC: remove --scheme"), "{stderr}");
+fn chains_and_ip_multicast_take_no_scheme() {
+    for way in ["chain", "multicast"] {
+        let args = ["perf", "write-bw", "--to", "127.0.0.1", "--replicate", way];
+        let args = args.into_iter().chain(["--scheme", "ec-mds"]);
+        let output = Command::new(BOWLINE).args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("--replicate {way} uses RC: remove --scheme");
+        assert!(stderr.contains(&expected), "{stderr}");
+    }
 }

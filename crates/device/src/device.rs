@@ -17,7 +17,7 @@ use crate::engines::LaneEngines;
 use crate::events::LostPeers;
 use crate::failover::{Account, Failover};
 use crate::groups::Groups;
-use crate::multicast::Replicator;
+use crate::multicast::{Memberships, Replicator};
 use crate::placement::Placement;
 use crate::verbs::Verbs;
 use crate::{DeviceError, verbs};
@@ -42,6 +42,8 @@ pub struct Device {
     pub(crate) failover: Option<Failover>,
     /// The multicast groups of its queue pairs.
     pub(crate) groups: Groups,
+    /// The groups of which its queue pairs are members by IP multicast.
+    pub(crate) memberships: Memberships,
     /// Servers that answer `bowline devinfo` about the device and its backup, if they could be
     /// started.
     pub(crate) controls: Mutex<Vec<ControlServer>>,
@@ -210,6 +212,7 @@ impl Device {
     pub fn shut_down(&self) {
         drop(std::mem::take(&mut *self.controls.lock().unwrap_or_else(PoisonError::into_inner)));
         self.groups.clear();
+        self.memberships.clear();
         if let Some(failover) = &self.failover {
             failover.shutdown();
         }

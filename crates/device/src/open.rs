@@ -19,6 +19,7 @@ use crate::engines::LaneEngines;
 use crate::events::{EngineEvents, LostPeers, MAX_EVENTS};
 use crate::failover::Failover;
 use crate::groups::Groups;
+use crate::multicast::Memberships;
 use crate::placement::Placement;
 use crate::{Device, DeviceError, DeviceSpec, random_bytes};
 
@@ -125,6 +126,7 @@ impl DeviceSpec {
             udp: self.udp.clone(),
             failover,
             groups: Groups::default(),
+            memberships: Memberships::default(),
             controls: Mutex::default(),
             replicators: Mutex::default(),
             last_xrc: AtomicU32::new(0),

@@ -244,6 +244,7 @@ impl Qp {
             xrcd.release();
         }
         device.groups.forget(self.qpn());
+        device.memberships.forget(self.qpn());
         device.release_lane(self.lane());
         Ok(())
     }

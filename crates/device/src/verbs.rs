@@ -14,6 +14,7 @@ use crate::driver::Driver;
 use crate::engines::LaneEngines;
 use crate::events::MAX_EVENTS;
 use crate::groups::Groups;
+use crate::multicast::Memberships;
 use crate::placement::Placement;
 use crate::{Device, DeviceError, DeviceSpec};
 
@@ -86,6 +87,7 @@ impl DeviceSpec {
             udp: self.udp.clone(),
             failover: None,
             groups: Groups::default(),
+            memberships: Memberships::default(),
             controls: Mutex::default(),
             replicators: Mutex::default(),
             last_xrc: AtomicU32::new(0),

@@ -53,6 +53,6 @@ pub use shm::play_hostile_ring;
 pub use sys::{
     LinkNews, LocalAddress, local_address, local_addresses, run_promptly, spawn_background,
 };
-pub use udp::{GroupSocket, Sharing, UdpConfig, UdpPort};
+pub use udp::{GroupSocket, Multicasts, Sharing, Translator, UdpConfig, UdpPort};
 pub use via::{ParseViaError, Via};
 pub use xdp::{XdpConfig, XdpMode, XdpOptions, XdpPort};

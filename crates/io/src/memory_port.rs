@@ -280,7 +280,7 @@ impl Port for MemoryPort {
 
     fn fds(&self) -> PortFds {
         self.inbox.arm();
-        PortFds { read: [Some(self.inbox.ready.as_raw_fd()), None, None], write: None }
+        PortFds { read: [Some(self.inbox.ready.as_raw_fd()), None, None, None], write: None }
     }
 
     fn counters(&self) -> PortCounters {

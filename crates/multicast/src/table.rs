@@ -130,6 +130,9 @@ pub struct RootConfig {
     /// reserves them. Devices of several processes on one address are told apart by the prefix of
     /// their QPNs, so responses must carry it.
     pub in_port: bool,
+    /// The branch that stands for all others: its destination is a multicast address, and what is
+    /// sent there reaches every member. Only packets that all members lack take it.
+    pub trunk: Option<usize>,
 }
 
 impl RootConfig {
@@ -147,6 +150,7 @@ impl RootConfig {
             policy: Policy::Fail,
             cnp_interval_ns: CNP_INTERVAL_NS,
             in_port: false,
+            trunk: None,
         }
     }
 
@@ -231,8 +235,8 @@ pub enum InvalidTable {
     /// An ID in the range of real QPNs, or one that is in use.
     #[error("ID {0}: take an unused one with prefix {GROUP_PREFIX:#04x}, e.g. 0xfe0001")]
     Id(Qpn),
-    /// A member's branch does not exist.
-    #[error("branch {0} of a member does not exist")]
+    /// A member's branch does not exist, or the trunk cannot stand for all members.
+    #[error("branch {0} does not exist, or cannot be what it is used for")]
     Branch(usize),
     /// Addresses of both families.
     #[error("addresses of IPv4 and of IPv6 in one group")]
@@ -288,6 +292,12 @@ impl Table {
         }
         if root.peer.addr.is_ipv4() != self.key.sender.is_ipv4() {
             return Err(InvalidTable::Family);
+        }
+        if let Some(trunk) = root.trunk {
+            let is_whole = self.branches.get(trunk).is_some_and(|branch| branch.leaf.is_none());
+            if !is_whole || members.iter().any(|member| member.branch == trunk) {
+                return Err(InvalidTable::Branch(trunk));
+            }
         }
         let least = root.policy.least();
         if least > members.len() {

@@ -1,11 +1,15 @@
 //! Groups whose members are connected over set-up channels.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bowline_multicast::{Event, Record};
 use bowline_wire::Qpn;
 
-use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, GroupPort, GroupSwitch};
+use super::trunk::Trunk;
+use super::{
+    ConnectGroupError, Connected, GroupMember, GroupOptions, GroupPort, GroupSwitch, Multicast,
+};
 use crate::{Channel, Error, Qp, RemoteMr};
 
 /// A queue pair that is connected to many. Dropping it ends the group: what the queue pair sends
@@ -13,6 +17,7 @@ use crate::{Channel, Error, Qp, RemoteMr};
 pub struct Group {
     connected: Connected,
     home: Home,
+    trunk: Option<Trunk>,
 }
 
 enum Home {
@@ -36,8 +41,13 @@ impl Group {
     ) -> Result<Group, Error> {
         let port = GroupPort::of(qp)?;
         let offers = hear(members)?;
-        let connected = port.connect(&qp.endpoint(), &offers, options)?;
-        Group { connected, home: Home::Port(port) }.tell(qp, regions, members, options)
+        let reserved = port.reserve(offers.len())?;
+        let trunk = trunk(qp, reserved.group, &offers, members, options.multicast);
+        let trunk = trunk.inspect_err(|_| port.release(&reserved))?;
+        let group = trunk.as_ref().map(Trunk::group);
+        let connected =
+            port.connect_reserved(&reserved, &qp.endpoint(), &offers, options, group)?;
+        Group { connected, home: Home::Port(port), trunk }.tell(qp, regions, members, options)
     }
 
     /// As [`Group::connect`], but a switch replicates and merges.
@@ -53,8 +63,8 @@ impl Group {
     ) -> Result<Group, Error> {
         let offers = hear(members)?;
         let connected = switch.connect(&qp.endpoint(), &offers, options)?;
-        Group { connected, home: Home::Switch(Arc::clone(switch)) }
-            .tell(qp, regions, members, options)
+        let home = Home::Switch(Arc::clone(switch));
+        Group { connected, home, trunk: None }.tell(qp, regions, members, options)
     }
 
     /// Tells all ends whom to connect to, and waits until they have.
@@ -79,6 +89,11 @@ impl Group {
     /// member's.
     pub fn regions(&self) -> &[RemoteMr] {
         &self.connected.regions
+    }
+
+    /// The multicast address that carries its packets, if there is one.
+    pub fn multicast(&self) -> Option<IpAddr> {
+        self.trunk.as_ref().map(Trunk::group)
     }
 
     /// The ID of each member, used in events and records.
@@ -109,6 +124,34 @@ impl Drop for Group {
         match &self.home {
             Home::Port(port) => port.disconnect(&self.connected),
             Home::Switch(switch) => switch.disconnect(&self.connected),
+        }
+    }
+}
+
+/// A multicast address, if the group is to have one.
+fn trunk(
+    qp: &Qp,
+    id: Qpn,
+    offers: &[GroupMember],
+    members: &mut [Channel],
+    multicast: Multicast,
+) -> Result<Option<Trunk>, Error> {
+    if multicast == Multicast::Never {
+        return Ok(None);
+    }
+    match Trunk::set_up(qp, id, offers, members)? {
+        Ok(trunk) => {
+            let group = trunk.group();
+            tracing::info!(target: "bowline::multicast", "packets to all members go to {group}");
+            Ok(Some(trunk))
+        }
+        Err(why) if multicast == Multicast::Always => Err(ConnectGroupError::Multicast(why).into()),
+        Err(why) => {
+            tracing::info!(
+                target: "bowline::multicast",
+                "no IP multicast, so the sender's port makes the copies: {why}"
+            );
+            Ok(None)
         }
     }
 }

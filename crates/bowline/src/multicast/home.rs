@@ -15,8 +15,8 @@ pub(super) enum Home {
     /// A switch with an address of its own, and the largest MTU that it carries.
     Switch(Origin, Mtu),
     /// The sender's own port: the sender takes the first member for its peer, and members the
-    /// sender.
-    Port,
+    /// sender. Packets that all members lack go to the multicast address, if there is one.
+    Port(Option<IpAddr>),
 }
 
 impl Home {
@@ -31,7 +31,7 @@ impl Home {
         let first = members.first().ok_or(ConnectGroupError::NoMembers)?;
         let (at_sender, at_members, udp_port) = match self {
             Home::Switch(origin, _) => (origin.addr, origin.addr, origin.port),
-            Home::Port => (first.endpoint.addr, sender.addr, sender.udp_port),
+            Home::Port(_) => (first.endpoint.addr, sender.addr, sender.udp_port),
         };
         for end in members.iter().map(|member| &member.endpoint).chain([sender]) {
             if end.qp_type != QpType::Rc {
@@ -45,7 +45,7 @@ impl Home {
         let ends = members.iter().fold(sender.mtu, |mtu, member| mtu.min(member.endpoint.mtu));
         let mtu = match self {
             Home::Switch(_, own) => ends.min(*own),
-            Home::Port => ends,
+            Home::Port(_) => ends,
         };
         let peer =
             |addr: IpAddr, qpn| Endpoint { addr, udp_port, qpn, mtu, rd_atomic: 0, ..*sender };
@@ -69,7 +69,7 @@ impl Home {
     ) -> Table {
         let (src, answers_to) = match self {
             Home::Switch(origin, _) => (Some(*origin), origin.addr),
-            Home::Port => (None, sender.addr),
+            Home::Port(_) => (None, sender.addr),
         };
         let branch = |member: &GroupMember| {
             let place = |region: &RemoteMr| Place { va: region.addr, rkey: region.rkey };
@@ -83,13 +83,19 @@ impl Home {
             id: *id,
             branch,
         });
+        // Without a leaf: the members' own ports make the last rewrite.
+        let trunk = match self {
+            Home::Port(Some(group)) => Some(Branch { dst: *group, src: None, leaf: None }),
+            _ => None,
+        };
         let peer = Origin { addr: connected.for_sender.addr, port: connected.for_sender.udp_port };
         let root = RootConfig {
             sender_port: sender.udp_port,
             members: configs.collect(),
             mtu: mtu.bytes(),
             policy: options.policy,
-            in_port: matches!(self, Home::Port),
+            in_port: matches!(self, Home::Port(_)),
+            trunk: trunk.as_ref().map(|_| members.len()),
             ..RootConfig::new(sender.qpn, peer, answers_to, Some(sender.psn))
         };
         let root = if options.as_in_the_paper { root.as_in_the_paper() } else { root };
@@ -97,7 +103,7 @@ impl Home {
         Table {
             key: connected.group,
             epoch: 1,
-            branches: members.iter().map(branch).collect(),
+            branches: members.iter().map(branch).chain(trunk).collect(),
             regions: connected.regions.iter().map(region).collect(),
             root: Some(root),
         }
@@ -105,7 +111,7 @@ impl Home {
 }
 
 /// The regions as the sender addresses them: the first member's, as long as the shortest.
-fn shared_regions(members: &[GroupMember]) -> Result<Vec<RemoteMr>, ConnectGroupError> {
+pub(super) fn shared_regions(members: &[GroupMember]) -> Result<Vec<RemoteMr>, ConnectGroupError> {
     let first = members.first().ok_or(ConnectGroupError::NoMembers)?;
     let mut regions = first.regions.clone();
     for (member, offered) in members.iter().enumerate() {

@@ -53,6 +53,7 @@ mod home;
 mod port;
 mod relay;
 mod switch;
+mod trunk;
 
 use std::net::IpAddr;
 
@@ -92,6 +93,8 @@ pub struct GroupOptions {
     pub policy: Policy,
     /// Merge by the rules of the paper, for comparison.
     pub as_in_the_paper: bool,
+    /// Whether plain IP multicast carries the packets of a [`Group::connect`].
+    pub multicast: Multicast,
     /// How the sender's queue pair behaves.
     pub connection: ConnectOptions,
 }
@@ -101,9 +104,23 @@ impl Default for GroupOptions {
         GroupOptions {
             policy: Policy::Fail,
             as_in_the_paper: false,
+            multicast: Multicast::Never,
             connection: ConnectOptions::default(),
         }
     }
+}
+
+/// Whether plain IP multicast carries the packets of a group: the sender sends each once, and
+/// ordinary switches copy it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Multicast {
+    /// The sender's port makes the copies.
+    #[default]
+    Never,
+    /// If a probe reaches all members; otherwise the sender's port makes the copies.
+    IfItWorks,
+    /// Otherwise the group cannot be connected.
+    Always,
 }
 
 /// What the ends of a group connect to.
@@ -168,6 +185,9 @@ pub enum ConnectGroupError {
          e.g. with --insecure"
     )]
     Sealed,
+    /// IP multicast was asked for and does not work.
+    #[error("IP multicast cannot carry the group: {0}")]
+    Multicast(String),
     /// All IDs are in use.
     #[error("all group and member IDs of this switch are in use")]
     NoIds,

@@ -1,5 +1,6 @@
 //! The sender's own port in place of a switch.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_device as device;
@@ -50,14 +51,10 @@ impl GroupPort {
         options: &GroupOptions,
     ) -> Result<Connected, Error> {
         let reserved = self.reserve(members.len())?;
-        let connected = self.connect_reserved(&reserved, sender, members, options);
-        if connected.is_err() {
-            self.give_back(reserved.group, &reserved.ids);
-        }
-        Ok(connected?)
+        self.connect_reserved(&reserved, sender, members, options, None)
     }
 
-    fn reserve(&self, members: usize) -> Result<Reserved, Error> {
+    pub(super) fn reserve(&self, members: usize) -> Result<Reserved, Error> {
         let group = self.replicator.take_id().ok_or(ConnectGroupError::NoIds)?;
         let mut ids = Vec::with_capacity(members);
         while ids.len() < members {
@@ -75,16 +72,29 @@ impl GroupPort {
         Ok(Reserved { group, ids })
     }
 
-    fn connect_reserved(
+    /// As [`connect`](GroupPort::connect), with reserved IDs, which are free again if it fails.
+    pub(super) fn connect_reserved(
         &self,
         reserved: &Reserved,
         sender: &Endpoint,
         members: &[GroupMember],
         options: &GroupOptions,
-    ) -> Result<Connected, ConnectGroupError> {
-        let (table, connected) = Home::Port.prepare(reserved, sender, members, options)?;
-        self.replicator.install_table(self.qp.device().now(), table)?;
-        Ok(connected)
+        trunk: Option<IpAddr>,
+    ) -> Result<Connected, Error> {
+        let prepared = Home::Port(trunk).prepare(reserved, sender, members, options);
+        let connected = prepared.and_then(|(table, connected)| {
+            self.replicator.install_table(self.qp.device().now(), table)?;
+            Ok(connected)
+        });
+        if connected.is_err() {
+            self.release(reserved);
+        }
+        Ok(connected?)
+    }
+
+    /// Gives back reserved IDs.
+    pub(super) fn release(&self, reserved: &Reserved) {
+        self.give_back(reserved.group, &reserved.ids);
     }
 
     /// Ends a group. What the queue pair sends is discarded from now on.
@@ -153,7 +163,8 @@ impl PortGroup {
     ) -> Result<PortGroup, ConnectGroupError> {
         let group = replicator.take_id().ok_or(ConnectGroupError::NoIds)?;
         let reserved = Reserved { group, ids };
-        let prepared = Home::Port.prepare(&reserved, sender, members, &GroupOptions::default());
+        let prepared =
+            Home::Port(None).prepare(&reserved, sender, members, &GroupOptions::default());
         let installed = prepared.and_then(|(table, connected)| {
             replicator.install_table(now, table)?;
             Ok(connected)

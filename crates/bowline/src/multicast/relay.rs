@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use super::{Connected, GroupMember, GroupOptions, GroupSwitch};
 use crate::Error;
 use crate::setup::SetupError;
+use crate::setup::joining::{Status, encode_joined};
 use crate::setup::message::{self, HEADER_LEN, Kind, MAGIC};
 
 /// A message with its header.
@@ -99,6 +100,11 @@ fn forward(
                 if offers.send(frame).is_err() {
                     break Ok(());
                 }
+            }
+            // A switch makes the copies, so members cannot also get them by multicast.
+            Ok(Some(frame)) if frame.kind == Kind::Join => {
+                let no = encode_joined(Status::Refused, "a switch stands before its members");
+                let _ = sender.write_all(&message::frame(Kind::Joined, &no)?);
             }
             // The other thread notices a member that has hung up.
             Ok(Some(frame)) => members.iter().for_each(|mut member| {

@@ -155,6 +155,11 @@ impl Qp {
         })?)
     }
 
+    /// The device's own handle.
+    pub(crate) fn core(&self) -> &device::Qp {
+        &self.inner.core
+    }
+
     pub(crate) fn device(&self) -> &device::Device {
         self.inner.pd.device()
     }

@@ -171,7 +171,7 @@ impl Channel {
     pub fn exchange(&mut self, qp: &Qp, regions: &[RemoteMr]) -> Result<Peer, Error> {
         let ours = qp.endpoint();
         self.tell(&ours, regions)?;
-        let peer = self.hear()?;
+        let peer = self.hear_as_member(qp, regions)?;
         check_match(&ours, &peer.endpoint)?;
         if let Some(sealing) = &self.sealing {
             qp.seal_by(|now| sealing.next(now))?;

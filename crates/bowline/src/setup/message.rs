@@ -42,6 +42,12 @@ pub(crate) enum Kind {
     Handshake = 4,
     /// The accepting end does not continue; the body is the reason, as a byte.
     Refused = 5,
+    /// Asks a member of a group to receive a multicast address as well: see `joining`.
+    Join = 6,
+    /// Whether the member does, and whether the sender's probe has reached it.
+    Joined = 7,
+    /// The group does not use the multicast address after all.
+    Leave = 8,
 }
 
 /// A frame's header with this body.
@@ -69,7 +75,7 @@ pub(crate) struct Header {
 impl Header {
     /// The kind of frame, between ends that need not authenticate.
     pub(crate) fn plain_kind(self) -> Result<Kind, SetupError> {
-        let kinds = [Kind::Endpoint, Kind::Barrier, Kind::Data];
+        let kinds = [Kind::Endpoint, Kind::Barrier, Kind::Data, Kind::Join, Kind::Leave];
         let kind = kinds.into_iter().find(|known| *known as u8 == self.kind);
         kind.ok_or(SetupError::Invalid("kind of message"))
     }
@@ -125,13 +131,18 @@ pub(crate) fn encode_endpoint(
     out.push(version);
     out.extend_from_slice(&endpoint.udp_port.to_be_bytes());
     out.extend_from_slice(&address);
+    put_regions(&mut out, regions);
+    Ok(out)
+}
+
+/// Appends a list of at most [`MAX_REGIONS`] regions.
+pub(super) fn put_regions(out: &mut Vec<u8>, regions: &[RemoteMr]) {
     out.extend_from_slice(&(regions.len() as u16).to_be_bytes());
     for region in regions {
         out.extend_from_slice(&region.addr.to_be_bytes());
         out.extend_from_slice(&region.len.to_be_bytes());
         out.extend_from_slice(&region.rkey.to_be_bytes());
     }
-    Ok(out)
 }
 
 /// Reads and checks what [`encode_endpoint`] wrote, or what somebody else claims it did.
@@ -155,10 +166,7 @@ pub(crate) fn decode_endpoint(body: &[u8]) -> Result<(Endpoint, Vec<RemoteMr>), 
     if count > MAX_REGIONS {
         return Err(SetupError::TooManyRegions { count });
     }
-    if r.rest.len() != count * REGION_LEN {
-        return Err(SetupError::Invalid("length of the region list"));
-    }
-    let regions = (0..count).map(|_| r.region()).collect::<Result<_, _>>()?;
+    let regions = r.regions(count)?;
     let (qpn, psn) = (Qpn::new(qpn), Psn::new(psn));
     Ok((Endpoint { qp_type, addr, udp_port, qpn, psn, mtu, rd_atomic }, regions))
 }
@@ -183,19 +191,27 @@ fn address(version: u8, octets: [u8; 16]) -> Result<IpAddr, SetupError> {
 }
 
 /// The unread rest of a body.
-struct Reader<'a> {
-    rest: &'a [u8],
+pub(super) struct Reader<'a> {
+    pub(super) rest: &'a [u8],
 }
 
 impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], SetupError> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], SetupError> {
         let (head, rest) = self.rest.split_first_chunk().ok_or(SetupError::Truncated)?;
         self.rest = rest;
         Ok(*head)
     }
 
-    fn u32(&mut self) -> Result<u32, SetupError> {
+    pub(super) fn u32(&mut self) -> Result<u32, SetupError> {
         Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    /// The list of regions at the end of a body.
+    pub(super) fn regions(&mut self, count: usize) -> Result<Vec<RemoteMr>, SetupError> {
+        if self.rest.len() != count * REGION_LEN {
+            return Err(SetupError::Invalid("length of the region list"));
+        }
+        (0..count).map(|_| self.region()).collect()
     }
 
     fn region(&mut self) -> Result<RemoteMr, SetupError> {

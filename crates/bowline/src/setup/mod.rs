@@ -12,6 +12,7 @@
 
 mod channel;
 mod error;
+pub(crate) mod joining;
 pub(crate) mod message;
 mod records;
 mod sealing;

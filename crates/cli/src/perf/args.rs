@@ -170,8 +170,11 @@ pub(crate) struct PerfArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Replicate {
-    /// In the port if there are several servers
+    /// Multicast if there are several servers and it works, else the port
     Auto,
+    /// One QP: this end sends each packet once, to an IP multicast address; ordinary switches copy
+    /// it
+    Multicast,
     /// One QP: this end's port copies what it sends, and merges the servers' responses
     Port,
     /// One QP and one work request for each server

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use bowline::multicast::{Group, GroupOptions};
+use bowline::multicast::{Group, GroupOptions, Multicast};
 use bowline::{Channel, RemoteMr, SendOp, SendWr};
 use hdrhistogram::Histogram;
 
@@ -26,6 +26,8 @@ struct Sender {
     rig: Rig,
     channels: Vec<Channel>,
     replicate: Replicate,
+    /// Whether a group is to be carried by IP multicast.
+    multicast: Multicast,
     /// The QPs on which each message is posted, and the target of a WRITE on each.
     ways: Vec<RemoteMr>,
     /// Held until the test ends.
@@ -38,9 +40,10 @@ pub(crate) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
         return Err("--to works with write-bw and send-bw only".into());
     }
     match (&args.scheme, args.replicate) {
-        (Some(_), Replicate::Chain) => {
-            let why = "--replicate chain uses RC: remove --scheme, or use --replicate port";
-            return Err(why.into());
+        (Some(_), chosen @ (Replicate::Chain | Replicate::Multicast)) => {
+            let name = if chosen == Replicate::Chain { "chain" } else { "multicast" };
+            let why = "uses RC: remove --scheme, or use --replicate port";
+            return Err(format!("--replicate {name} {why}").into());
         }
         (Some(_), _) => return replicate_scheme::client(args),
         (None, Replicate::Chain) => return chain::client(args),
@@ -101,7 +104,13 @@ impl Sender {
         let qps = if replicate == Replicate::FanOut { channels.len() } else { 1 };
         let device = session::open(args, session::local_addr(args, &channels[0])?)?;
         let rig = Rig::new(device, Spec { qps: qps as u16, ..spec })?;
-        let mut sender = Sender { rig, channels, replicate, ways: Vec::new(), _group: None };
+        let multicast = match args.replicate {
+            Replicate::Auto => Multicast::IfItWorks,
+            Replicate::Multicast => Multicast::Always,
+            _ => Multicast::Never,
+        };
+        let ways = Vec::new();
+        let mut sender = Sender { rig, channels, replicate, multicast, ways, _group: None };
         sender.connect_qps()?;
         for channel in &mut sender.channels {
             channel.set_timeout(TEST_TIMEOUT);
@@ -116,10 +125,13 @@ impl Sender {
                 self.ways.extend(peer.regions);
             }
         } else {
-            let (qp, offer, options) =
-                (&self.rig.qps[0], [self.rig.offer(0)], GroupOptions::default());
+            let options = GroupOptions { multicast: self.multicast, ..GroupOptions::default() };
+            let (qp, offer) = (&self.rig.qps[0], [self.rig.offer(0)]);
             let group = Group::connect(qp, &offer, &mut self.channels, &options)?;
             self.ways.extend_from_slice(group.regions());
+            if group.multicast().is_some() {
+                self.replicate = Replicate::Multicast;
+            }
             self._group = Some(group);
         }
         let is_enough = |way: &RemoteMr| way.len >= self.rig.spec.max_size() as u64;

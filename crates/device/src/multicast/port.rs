@@ -24,6 +24,9 @@ pub(super) struct ReplicatingPort {
     edits: Vec<Edit>,
     /// Copies, and the packets that were to leave with them, until the port below has taken them.
     out: Outgoing,
+    /// The port below has not taken all of the last batch. Until it has, nothing may come before
+    /// the rest.
+    is_behind: bool,
     /// When the last call was made.
     now: Time,
     /// When to call the engine; at once if it has responses for the sender.
@@ -40,6 +43,7 @@ impl ReplicatingPort {
             copier,
             edits: Vec::new(),
             out,
+            is_behind: false,
             now: Time::ZERO,
             wake_at: None,
         }
@@ -137,7 +141,9 @@ impl Port for ReplicatingPort {
             return Ok(0);
         }
         if !self.has_copies(batch, from) {
-            return self.inner.send(now, batch, from);
+            let taken = self.inner.send(now, batch, from)?;
+            self.is_behind = from + taken < batch.bursts().len();
+            return Ok(taken);
         }
         let shared = Arc::clone(&self.shared);
         let mut engine = shared.engine();
@@ -158,7 +164,9 @@ impl Port for ReplicatingPort {
             return Ok(0);
         }
         if !self.has_copies(batch, from) {
-            return self.inner.send_mut(now, batch, from);
+            let taken = self.inner.send_mut(now, batch, from)?;
+            self.is_behind = from + taken < batch.bursts().len();
+            return Ok(taken);
         }
         let shared = Arc::clone(&self.shared);
         let mut engine = shared.engine();
@@ -194,6 +202,11 @@ impl Port for ReplicatingPort {
 
     fn flush(&mut self, now: Time) -> Result<(), PortError> {
         self.now = now;
+        if !self.is_behind && self.out.is_empty() {
+            for (flow, probe) in self.shared.take_probes() {
+                self.out.push(&flow, 0, 0, &probe);
+            }
+        }
         self.drain(now)?;
         if self.wake_at.is_some_and(|at| at <= now) {
             let mut engine = self.shared.engine();

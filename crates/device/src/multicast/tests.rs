@@ -1,7 +1,6 @@
 //! The port of a sender, over a simulated port.
 
 use std::net::IpAddr;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use bowline_io::{FrameSink, Onward, Port, PortCaps, PortCounters, PortError, PortFds, Round};
@@ -18,25 +17,25 @@ use bowline_wire::{
 use super::port::ReplicatingPort;
 use super::{Copier, Outgoing, Replicator};
 
-const PORT: u16 = 4791;
+pub(super) const PORT: u16 = 4791;
 const SENDER_QPN: Qpn = Qpn::new(0x07_0001);
-const GROUP: Qpn = Qpn::new(0xfe_0000);
+pub(super) const GROUP: Qpn = Qpn::new(0xfe_0000);
 const OTHER_GROUP: Qpn = Qpn::new(0xfe_0010);
 const CAPS: TxCaps = TxCaps { max_segments: 64, max_burst_bytes: 65_000 };
 
-fn addr(host: u8) -> IpAddr {
+pub(super) fn addr(host: u8) -> IpAddr {
     [10, 0, 0, host].into()
 }
 
-fn id(member: u32) -> Qpn {
+pub(super) fn id(member: u32) -> Qpn {
     Qpn::new(0x07_0100 + member)
 }
 
-fn flow(src: u8, dst: u8) -> FlowKey {
+pub(super) fn flow(src: u8, dst: u8) -> FlowKey {
     FlowKey { src: addr(src), dst: addr(dst), src_port: PORT, dst_port: PORT }
 }
 
-fn summed(flow: &FlowKey, ip_id: u16, packet: &Packet<'_>) -> Vec<u8> {
+pub(super) fn summed(flow: &FlowKey, ip_id: u16, packet: &Packet<'_>) -> Vec<u8> {
     let mut bytes = vec![0; packet.wire_len().expect("a known opcode")];
     packet.emit(&mut bytes).expect("all headers are given");
     let body = bytes.len() - ICRC_LEN;
@@ -46,11 +45,11 @@ fn summed(flow: &FlowKey, ip_id: u16, packet: &Packet<'_>) -> Vec<u8> {
 }
 
 /// A WRITE of 64 bytes at the start of the sender's region.
-fn write(flow: &FlowKey, qpn: Qpn, psn: u32, ip_id: u16) -> Vec<u8> {
+pub(super) fn write(flow: &FlowKey, qpn: Qpn, psn: u32, ip_id: u16) -> Vec<u8> {
     write_of(64, flow, qpn, psn, ip_id)
 }
 
-fn write_of(len: u32, flow: &FlowKey, qpn: Qpn, psn: u32, ip_id: u16) -> Vec<u8> {
+pub(super) fn write_of(len: u32, flow: &FlowKey, qpn: Qpn, psn: u32, ip_id: u16) -> Vec<u8> {
     let mut bth = Bth::new(Opcode::RC_WRITE_ONLY, qpn, Psn::new(psn));
     bth.ack_req = true;
     let ext = ExtHeaders { reth: Some(Reth { va: 0x1000, rkey: 7, len }), ..ExtHeaders::default() };
@@ -58,7 +57,7 @@ fn write_of(len: u32, flow: &FlowKey, qpn: Qpn, psn: u32, ip_id: u16) -> Vec<u8>
     summed(flow, ip_id, &Packet { bth, ext, payload, pad_bytes: [0; 3], icrc: 0 })
 }
 
-fn ack(flow: &FlowKey, qpn: Qpn, psn: u32) -> Vec<u8> {
+pub(super) fn ack(flow: &FlowKey, qpn: Qpn, psn: u32) -> Vec<u8> {
     let bth = Bth::new(Opcode::RC_ACK, qpn, Psn::new(psn));
     let syndrome = Syndrome::Ack { credits: Syndrome::NO_CREDITS };
     let ext = ExtHeaders { aeth: Some(Aeth { syndrome, msn: 1 }), ..ExtHeaders::default() };
@@ -67,9 +66,9 @@ fn ack(flow: &FlowKey, qpn: Qpn, psn: u32) -> Vec<u8> {
 
 /// The simulated network: bursts that were taken, how many more it takes, and datagrams that wait.
 #[derive(Default)]
-struct Net {
+pub(super) struct Net {
     sent: Vec<(IpAddr, u16, Vec<u8>)>,
-    room: usize,
+    pub(super) room: usize,
     arrivals: Vec<(FrameMeta, Vec<u8>, usize)>,
 }
 
@@ -118,24 +117,22 @@ impl Port for Played {
     }
 }
 
-struct Rig {
-    port: ReplicatingPort,
-    replicator: Arc<Replicator>,
-    net: Arc<Mutex<Net>>,
+pub(super) struct Rig {
+    pub(super) port: ReplicatingPort,
+    pub(super) replicator: Arc<Replicator>,
+    pub(super) net: Arc<Mutex<Net>>,
 }
 
 /// A sender at host 1, with members at hosts 2 and 3.
-fn rig() -> Rig {
-    let engine = Mutex::new(Switch::new(SwitchLimits::default()));
-    let groups = AtomicUsize::new(0);
-    let replicator = Arc::new(Replicator { engine, groups, ids: Mutex::default() });
+pub(super) fn rig() -> Rig {
+    let replicator = Arc::new(Replicator::new());
     let net = Arc::new(Mutex::new(Net { room: usize::MAX, ..Net::default() }));
     let played = Box::new(Played(Arc::clone(&net)));
     let port = ReplicatingPort::new(played, Arc::clone(&replicator));
     Rig { port, replicator, net }
 }
 
-fn table() -> Table {
+pub(super) fn table() -> Table {
     let members = 0..2_u32;
     let branch = |member: u32| Branch {
         dst: addr(2 + member as u8),
@@ -178,7 +175,7 @@ impl Rig {
         rig
     }
 
-    fn send(&mut self, frames: &[(FlowKey, Vec<u8>)]) -> usize {
+    pub(super) fn send(&mut self, frames: &[(FlowKey, Vec<u8>)]) -> usize {
         let mut batch = TxBatch::new(CAPS, 64);
         for (flow, frame) in frames {
             batch.push_summed(flow, 0, 0, frame);
@@ -190,7 +187,7 @@ impl Rig {
     }
 
     /// The destinations of sent packets. Checks that each has a correct ICRC.
-    fn sent(&self) -> Vec<(IpAddr, u32, u32)> {
+    pub(super) fn sent(&self) -> Vec<(IpAddr, u32, u32)> {
         let sent = std::mem::take(&mut self.net.lock().unwrap().sent);
         let look = |(dst, ip_id, bytes): &(IpAddr, u16, Vec<u8>)| {
             let view = PacketView::parse(bytes).expect("well formed");
@@ -201,7 +198,7 @@ impl Rig {
         sent.iter().map(look).collect()
     }
 
-    fn arrive(&self, from: u8, frames: &[Vec<u8>]) {
+    pub(super) fn arrive(&self, from: u8, frames: &[Vec<u8>]) {
         let ip_id = IpId::Guess(0);
         let meta =
             FrameMeta { src: addr(from), dst: addr(1), src_port: PORT, tos: 0, ttl: 9, ip_id };
@@ -210,7 +207,7 @@ impl Rig {
     }
 
     /// QPN and PSN of the packets that the engine above receives.
-    fn receive(&mut self) -> Vec<(u32, u32)> {
+    pub(super) fn receive(&mut self) -> Vec<(u32, u32)> {
         let mut got = Vec::new();
         let mut sink = |_: &FrameMeta, bytes: &[u8]| {
             let view = PacketView::parse(bytes).expect("well formed");

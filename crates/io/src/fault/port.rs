@@ -10,6 +10,7 @@ use bowline_wire::FlowKey;
 use super::Faults;
 use super::plan::Effects;
 use crate::port::{FrameSink, Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
+use crate::udp::Multicasts;
 
 /// Packets forwarded in one batch while there is loss; at least one burst of any port.
 const BATCH_PACKETS: usize = 256;
@@ -242,5 +243,9 @@ impl<P: Port> Port for FaultPort<P> {
 
     fn faults(&self) -> Option<&Faults> {
         Some(&self.faults)
+    }
+
+    fn multicasts(&self) -> Option<&Arc<Multicasts>> {
+        self.inner.multicasts()
     }
 }

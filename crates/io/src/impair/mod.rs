@@ -13,6 +13,7 @@ use bowline_wire::FlowKey;
 
 use crate::fault::Faults;
 use crate::port::{FrameSink, Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
+use crate::udp::Multicasts;
 use held::{Held, HeldPackets};
 
 /// Packets released in one batch.
@@ -253,5 +254,9 @@ impl<P: Port> Port for Impair<P> {
 
     fn faults(&self) -> Option<&Faults> {
         self.inner.faults()
+    }
+
+    fn multicasts(&self) -> Option<&Arc<Multicasts>> {
+        self.inner.multicasts()
     }
 }

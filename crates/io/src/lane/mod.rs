@@ -36,6 +36,7 @@ use bowline_nic::{Counters, CqId, Nic, Time};
 use crate::fault::{Faults, LinkState};
 use crate::port::{Port, PortCaps, PortCounters};
 use crate::sys::{EventFd, spawn_background};
+use crate::udp::Multicasts;
 use alarm::Alarm;
 use attendance::Attendance;
 use carrier::Carrier;
@@ -105,6 +106,8 @@ struct Shared {
     alarm: Alarm,
     /// Faults on demand.
     faults: Option<Faults>,
+    /// Multicast groups, if the port can join any.
+    multicasts: Option<Arc<Multicasts>>,
     /// The interface below, looked up on the first query.
     carrier: OnceLock<Option<Carrier>>,
     stopping: AtomicBool,
@@ -126,6 +129,7 @@ impl Lane {
         let caps = port.caps();
         let wake = Arc::new(EventFd::flag().map_err(LaneError::Start)?);
         let faults = port.faults().cloned();
+        let multicasts = port.multicasts().cloned();
         if let Some(faults) = &faults {
             faults.wake_on_change(Arc::clone(&wake));
         }
@@ -141,6 +145,7 @@ impl Lane {
             wake,
             alarm: Alarm::new().map_err(LaneError::Start)?,
             faults,
+            multicasts,
             carrier: OnceLock::new(),
             stopping: AtomicBool::new(false),
             broken,
@@ -296,6 +301,16 @@ impl Lane {
     /// lane, so that its tasks run at once.
     pub fn faults(&self) -> Option<&Faults> {
         self.shared.faults.as_ref()
+    }
+
+    /// The handle for joining multicast groups, if the port can. Call [`Lane::wake`] after joining.
+    pub fn multicasts(&self) -> Option<&Arc<Multicasts>> {
+        self.shared.multicasts.as_ref()
+    }
+
+    /// Wakes the lane's thread, after something has changed that it may be waiting for.
+    pub fn wake(&self) {
+        self.shared.wake.raise();
     }
 
     /// Whether the link works, as far as this end can know: down while a fault says so, while the

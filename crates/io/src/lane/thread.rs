@@ -109,7 +109,7 @@ fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Resul
     drop(engine);
 
     let wake = PollFd::readable(shared.wake_fd());
-    let mut set = [wake; 5];
+    let mut set = [wake; 6];
     let mut count = 1;
     for fd in fds.read.into_iter().flatten() {
         set[count] = PollFd::readable(fd);

@@ -19,6 +19,7 @@ use pcap_file::{DataLink, TsResolution};
 
 use crate::fault::Faults;
 use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::udp::Multicasts;
 
 const BUFFER_BYTES: usize = 1 << 20;
 const SNAP_LEN: u32 = 256 << 10;
@@ -297,5 +298,9 @@ impl<P: Port> Port for PcapTap<P> {
 
     fn faults(&self) -> Option<&Faults> {
         self.inner.faults()
+    }
+
+    fn multicasts(&self) -> Option<&Arc<Multicasts>> {
+        self.inner.multicasts()
     }
 }

@@ -16,6 +16,7 @@ use bowline_nic::{CleanPaths, Time, TxBatch, TxCaps};
 
 use crate::fault::Faults;
 use crate::sys::{PollFd, poll};
+use crate::udp::Multicasts;
 pub(crate) use closed::ClosedPort;
 pub use counters::PortCounters;
 pub use error::PortError;
@@ -46,7 +47,7 @@ pub struct PortCaps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortFds {
     /// Readable when [`Port::recv`] has something.
-    pub read: [Option<RawFd>; 3],
+    pub read: [Option<RawFd>; 4],
     /// Writable when [`Port::send`] would take something again.
     pub write: Option<RawFd>,
 }
@@ -151,6 +152,11 @@ pub trait Port: Send {
     fn faults(&self) -> Option<&Faults> {
         None
     }
+
+    /// The handle for joining multicast groups, if the port can.
+    fn multicasts(&self) -> Option<&Arc<Multicasts>> {
+        None
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -205,6 +211,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn faults(&self) -> Option<&Faults> {
         (**self).faults()
+    }
+
+    fn multicasts(&self) -> Option<&Arc<Multicasts>> {
+        (**self).multicasts()
     }
 }
 

@@ -38,7 +38,7 @@ pub use error::RegistryError;
 pub(crate) use handover::Run;
 use handover::{Handed, Handover};
 pub(crate) use join::{Place, join};
-use room::Rooms;
+pub(crate) use room::Rooms;
 pub use services::Services;
 use table::{Member, Table, TableFile};
 

@@ -28,6 +28,7 @@ use bowline_nic::{Burst, CleanPaths, Time, TxBatch};
 
 use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 use crate::sys::{Epoll, EventFd, SeqPacket, descriptor_limit, effective_uid, overflow_uid};
+use crate::udp::Multicasts;
 use crate::udp::UdpPort;
 use inbound::Inbound;
 use outbound::{Outbound, Sent};
@@ -381,6 +382,10 @@ impl Port for ShmPort {
 
     fn clean_paths(&self) -> Option<&Arc<CleanPaths>> {
         self.outbound.clean()
+    }
+
+    fn multicasts(&self) -> Option<&Arc<Multicasts>> {
+        self.udp.multicasts()
     }
 
     fn counters(&self) -> PortCounters {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use super::rx_ring::RxRing;
-use super::{drops, meta_of, options};
+use super::{UdpConfig, drops, meta_of, options};
 use crate::port::{FrameSink, PortError, PortFds};
 use crate::sys::interface_of;
 use drops::Verdict;
@@ -29,7 +29,8 @@ impl GroupSocket {
         let interface = interface_of(addr)
             .map_err(PortError::os("listing network interfaces"))?
             .ok_or(PortError::NotLocal(addr))?;
-        let socket = options::bind_group(addr, udp_port, group, interface.index)
+        let config = UdpConfig { udp_port, gro: false, ..UdpConfig::new(addr) };
+        let socket = options::bind_group(&config, group, interface.index)
             .map_err(PortError::os("joining a multicast group"))?;
         Ok(GroupSocket { socket, group, rx: RxRing::new(SLOTS) })
     }
@@ -56,6 +57,6 @@ impl GroupSocket {
 
     /// The descriptors to sleep on.
     pub fn fds(&self) -> PortFds {
-        PortFds { read: [Some(self.socket.as_raw_fd()), None, None], write: None }
+        PortFds { read: [Some(self.socket.as_raw_fd()), None, None, None], write: None }
     }
 }

@@ -8,6 +8,7 @@ mod cmsg;
 mod drops;
 mod forward;
 mod group;
+mod multicasts;
 mod options;
 mod rx_ring;
 mod tx_ring;
@@ -20,6 +21,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
 
@@ -31,6 +33,8 @@ use crate::sys::interface_of;
 use drops::Verdict;
 use forward::Datagrams;
 pub use group::GroupSocket;
+pub(crate) use multicasts::Listener;
+pub use multicasts::{Multicasts, Translator};
 use rx_ring::{Message, RxRing};
 use tx_ring::TxRing;
 
@@ -40,6 +44,8 @@ const MAX_BURST_BYTES_V6: u32 = 65_487;
 
 /// Most receive rounds before a socket is closed.
 const MAX_REST: usize = 1024;
+/// Rounds in which the port's own socket may come before those of groups.
+const MAX_PASSED_OVER: u32 = 16;
 /// How often to retry a burst when the kernel says that it is out of buffers.
 const MAX_TRIES_WITHOUT_BUFFERS: u32 = 3;
 
@@ -112,6 +118,9 @@ pub struct UdpPort {
     socket: UdpSocket,
     membership: Option<Box<Membership>>,
     caps: PortCaps,
+    multicasts: Arc<Multicasts>,
+    /// Rounds in which groups were not read, because more was waiting in the port's own socket.
+    passed_over: u32,
     /// Interface index, for link-local IPv6 destinations.
     scope: u32,
     /// Offload works on the paths used so far. If not, the caps keep promising it, and bursts are
@@ -165,6 +174,8 @@ impl UdpPort {
             socket,
             membership,
             caps,
+            multicasts: Arc::new(Multicasts::new(config, udp_port, interface.index)),
+            passed_over: 0,
             scope: interface.index,
             gso_works: true,
             resume_packet: 0,
@@ -207,7 +218,9 @@ impl UdpPort {
         let bursts = batch.bursts();
         let from = range.start;
         let room = match &mut self.membership {
-            Some(membership) => membership.rooms.admit(now, &bursts[range.clone()]),
+            Some(membership) => {
+                membership.rooms.admit(now, &bursts[range.clone()], &self.multicasts)
+            }
             None => range.len(),
         };
         let end = from + room;
@@ -253,7 +266,7 @@ impl UdpPort {
         if next < end
             && let Some(membership) = &mut self.membership
         {
-            membership.rooms.give_back(&bursts[next..end]);
+            membership.rooms.give_back(&bursts[next..end], &self.multicasts);
         }
         if end < range.end {
             self.counters.tx_paused += 1;
@@ -324,6 +337,25 @@ impl UdpPort {
             self.counters.gso_fallbacks += 1;
         }
         Ok(done)
+    }
+
+    /// Receives what was sent to groups, after `received` datagrams from the port's own socket.
+    /// Returns the number of datagrams, and that of frames.
+    fn recv_groups(
+        &mut self,
+        now: Time,
+        received: usize,
+        sink: &mut dyn FrameSink,
+    ) -> (usize, usize) {
+        // Unicast packets of a group are repairs, and older than what was sent to the group since:
+        // out of order they would be lost again. But a flood must not keep groups waiting for ever.
+        if self.rx.was_full(received) && self.passed_over < MAX_PASSED_OVER {
+            self.passed_over += 1;
+            return (0, 0);
+        }
+        self.passed_over = 0;
+        let rooms = self.membership.as_ref().map(|membership| &membership.rooms);
+        self.multicasts.recv(now, rooms, &mut self.counters, sink)
     }
 
     /// Receives what is left in a socket that is about to be closed, so that other processes'
@@ -507,8 +539,15 @@ impl Port for UdpPort {
         let sent = self.membership.as_ref().map_or(0, |m| m.rooms.sent());
         let received = self.receive()?;
         let mut frames = (0..received).map(|slot| self.deliver(now, slot, sink)).sum();
+        let of_groups = if self.multicasts.is_idle() {
+            0
+        } else {
+            let (datagrams, of_groups) = self.recv_groups(now, received, sink);
+            frames += of_groups;
+            datagrams
+        };
         if let Some(membership) = &mut self.membership {
-            if received == 0 {
+            if received + of_groups == 0 {
                 membership.rooms.drained(sent);
             }
             frames += membership.take_handed_in(now, &mut self.counters, sink);
@@ -545,10 +584,14 @@ impl Port for UdpPort {
         let handover = self.membership.as_ref().map(|m| m.handover_fd());
         // There is no descriptor for space in another process's socket.
         let paused = self.membership.as_ref().is_some_and(|m| m.rooms.recheck().is_some());
-        PortFds { read: [fd, handover, None], write: fd.filter(|_| !paused) }
+        PortFds { read: [fd, handover, None, self.multicasts.fd()], write: fd.filter(|_| !paused) }
     }
 
     fn counters(&self) -> PortCounters {
         self.counters
+    }
+
+    fn multicasts(&self) -> Option<&Arc<Multicasts>> {
+        Some(&self.multicasts)
     }
 }

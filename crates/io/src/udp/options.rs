@@ -46,16 +46,13 @@ pub(super) fn bind(config: &UdpConfig, scope: u32) -> Result<UdpSocket, PortErro
 
 /// A socket that receives a multicast group on an interface, with all options that frames need.
 /// Other sockets on this host may receive it too.
-pub(super) fn bind_group(
-    addr: IpAddr,
-    udp_port: u16,
-    group: IpAddr,
-    scope: u32,
-) -> io::Result<UdpSocket> {
+pub(super) fn bind_group(config: &UdpConfig, group: IpAddr, scope: u32) -> io::Result<UdpSocket> {
+    let addr = config.addr;
     let builder = UdpSocketBuilder::new(addr)?;
     set_required(&builder, addr)?;
+    set_optional(&builder, config, scope);
     builder.set(SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    let socket = builder.bind(&SockAddr::new(group, udp_port, scope))?;
+    let socket = builder.bind(&SockAddr::new(group, config.udp_port, scope))?;
     match (group, addr) {
         (IpAddr::V4(group), IpAddr::V4(addr)) => socket.join_multicast_v4(&group, &addr)?,
         (IpAddr::V6(group), IpAddr::V6(_)) => socket.join_multicast_v6(&group, scope)?,

@@ -116,6 +116,11 @@ impl RxRing {
         Ok(self.filled)
     }
 
+    /// Whether there may have been more than the `received` datagrams of the last call.
+    pub(super) fn was_full(&self, received: usize) -> bool {
+        received > 0 && received >= self.offered.min(FULL_SLOTS)
+    }
+
     /// More was pending than requested: requests more next time if datagrams are small.
     fn adapt(&mut self) {
         // SAFETY: the kernel has filled these headers, and nobody writes to them now.

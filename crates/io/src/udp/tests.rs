@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bowline_nic::{FrameMeta, Time, TxBatch, TxCaps};
 use bowline_wire::{Bth, FlowKey};
 
-use super::{UdpConfig, UdpPort};
+use super::{Translator, UdpConfig, UdpPort};
 use crate::port::{Forwarder, FrameSink, Onward, Port, PortError, Round};
 use crate::testing::{fresh_addr, icrc_is_right, push_packets};
 
@@ -236,4 +236,60 @@ fn what_is_forwarded_keeps_its_segments() {
     }
     assert_eq!(via.counters().tx_packets, 2 * lens.len() as u64);
     assert_eq!(via.counters().tx_bursts, 2 * via.counters().rx_datagrams);
+}
+
+/// Passes frames on unchanged, except those with another length.
+struct Only(usize);
+
+impl Translator for Only {
+    fn frames(
+        &mut self,
+        _: Time,
+        meta: &FrameMeta,
+        bytes: &mut [u8],
+        frame_len: usize,
+        sink: &mut dyn FrameSink,
+    ) -> usize {
+        if frame_len != self.0 {
+            return 0;
+        }
+        sink.frames(meta, bytes, frame_len);
+        bytes.len().div_ceil(frame_len)
+    }
+}
+
+#[test]
+fn ports_receive_the_groups_that_they_have_joined() {
+    let mut sender = open(fresh_addr(), |_| {});
+    let udp_port = sender.caps.udp_port;
+    let mut members = [(); 2].map(|()| open(fresh_addr(), |config| config.udp_port = udp_port));
+    let group: IpAddr = [239, 195, 17, 33].into();
+    let numbers = members.each_ref().map(|member| {
+        assert_eq!(member.fds().read[3], None);
+        let multicasts = member.multicasts().expect("it has sockets");
+        multicasts.join(group, Box::new(Only(16 + 1024))).expect("loopback has multicast")
+    });
+    let to = FlowKey { dst: group, ..flow(&sender, &members[0]) };
+    let send = |sender: &mut UdpPort, lens: &[usize]| {
+        let mut batch = TxBatch::new(sender.caps().tx, lens.len());
+        push_packets(&mut batch, &to, 0xfe_0002, 100, lens);
+        sender.send(Time::ZERO, &batch, 0).expect("the socket works");
+    };
+    send(&mut sender, &[1024; 20]);
+    for member in &mut members {
+        member.fds().wait_readable(Duration::from_secs(1)).expect("it can be polled");
+        let frames = recv_frames(member, 20);
+        for (i, (meta, frame)) in frames.iter().enumerate() {
+            assert_eq!((meta.dst, psn_of(frame)), (group, 100 + i as u32));
+            assert!(icrc_is_right(meta, udp_port, frame), "frame {i} of {meta:?}");
+        }
+    }
+    assert_eq!(sender.counters().tx_packets, 20, "the kernel made the copies");
+    members[0].multicasts().expect("it has sockets").leave(numbers[0]);
+    assert_eq!(members[0].fds().read[3], None);
+    send(&mut sender, &[512; 3]);
+    send(&mut sender, &[1024; 2]);
+    assert_eq!(recv_frames(&mut members[1], 2).len(), 2, "others are not for the engine");
+    let none = members[0].recv(Time::ZERO, &mut |_: &FrameMeta, _: &[u8]| {});
+    assert_eq!(none.expect("the socket works"), 0);
 }

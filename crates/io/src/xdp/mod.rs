@@ -330,7 +330,7 @@ impl Port for XdpPort {
     fn fds(&self) -> PortFds {
         // There is no descriptor for space to send: it also depends on completed chunks, which the
         // descriptor does not report.
-        PortFds { read: [Some(self.socket.as_fd().as_raw_fd()), None, None], write: None }
+        PortFds { read: [Some(self.socket.as_fd().as_raw_fd()), None, None, None], write: None }
     }
 
     fn counters(&self) -> PortCounters {

@@ -41,9 +41,11 @@ impl Root {
             self.refuse(frame, packet, code, out);
             return 0;
         }
+        let is_sent = self.sent_end.is_some_and(|end| psn.before(end));
         if !self.note_sent(frame, packet, out) {
             return 0;
         }
+        self.trunk.note(psn, is_sent && self.told.map(Psn::next) == Some(psn));
         if self.asked == Some(psn) {
             self.asked = None;
         }
@@ -129,16 +131,17 @@ impl Root {
     /// Branches with members that lack a packet.
     fn branches_lacking(&self, psn: Psn, out: &mut Out<'_>) -> u64 {
         let is_sparing = self.is_sparing();
-        let (mut lacking, mut all) = (0_u64, 0_u64);
+        let (mut lacking, mut live, mut all) = (0_u64, 0_u64, 0_u64);
         for (member, record) in self.members.iter().zip(&self.records) {
             let branch = 1 << member.config.branch;
             all |= branch;
             let has = is_sparing && record.acked.is_some_and(|acked| !acked.before(psn));
-            if record.is_live && !has {
-                lacking |= branch;
+            if record.is_live {
+                live |= branch;
+                lacking |= if has { 0 } else { branch };
             }
         }
         out.counters.filtered += u64::from((all & !lacking).count_ones());
-        lacking
+        self.trunk.branches(self.config.trunk, lacking, live)
     }
 }

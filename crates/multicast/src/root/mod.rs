@@ -6,6 +6,7 @@ mod data;
 mod policy;
 #[cfg(test)]
 mod tests;
+mod trunk;
 
 use std::collections::VecDeque;
 
@@ -17,6 +18,7 @@ use crate::counters::Counters;
 use crate::merge::{Record, Records};
 use crate::switch::{MemberStatus, RootStatus};
 use crate::table::{GroupKey, InvalidTable, MemberConfig, Policy, RootConfig};
+use trunk::Trunk;
 
 /// An event for the application or an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +112,7 @@ pub(crate) struct Root {
     refusal: Option<Refusal>,
     failed: Option<NakCode>,
     last_cnp: Option<Time>,
+    trunk: Trunk,
 }
 
 impl Root {
@@ -127,6 +130,7 @@ impl Root {
             refusal: None,
             failed: None,
             last_cnp: None,
+            trunk: Trunk::default(),
             config,
         }
     }

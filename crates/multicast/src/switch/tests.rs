@@ -1,5 +1,7 @@
 //! Cases that the paper leaves open, one by one.
 
+use core::net::IpAddr;
+
 use bowline_link::Time;
 use bowline_wire::{NakCode, Opcode, Psn, Qpn, Reth, Syndrome};
 use proptest::prelude::*;
@@ -9,8 +11,8 @@ use crate::testing::{
     table,
 };
 use crate::{
-    Arrival, Cause, Event, EvictError, GroupKey, InvalidTable, Policy, RootConfig, Switch,
-    SwitchLimits, Verdict,
+    Arrival, Branch, Cause, Event, EvictError, GroupKey, InvalidTable, Leaf, Place, Policy,
+    RootConfig, Switch, SwitchLimits, Verdict,
 };
 
 const MS: u64 = 1_000_000;
@@ -566,4 +568,19 @@ fn after_a_restart_nobody_is_known_to_be_behind() {
     let root = groups[0].root.clone().expect("it merges");
     assert_eq!(root.outstanding, None);
     assert!(root.members.iter().all(|member| member.lag.is_none() && member.holds_back));
+}
+
+#[test]
+fn a_trunk_stands_for_all_members_or_for_none() {
+    let cast: IpAddr = [239, 192, 0, 1].into();
+    let with_trunk = |trunk: Option<usize>, leaf: Option<Leaf>| {
+        let mut table = table(1, &[0, 1], RootConfig { trunk, ..root(Some(0)) });
+        table.branches.push(Branch { dst: cast, src: None, leaf });
+        Switch::new(SwitchLimits::default()).install(Time::ZERO, table)
+    };
+    assert_eq!(with_trunk(Some(2), None), Ok(()));
+    assert_eq!(with_trunk(Some(3), None), Err(InvalidTable::Branch(3)), "there is none");
+    assert_eq!(with_trunk(Some(1), None), Err(InvalidTable::Branch(1)), "it is a member's");
+    let leaf = Leaf { qpn: Qpn::new(5), places: vec![Place { va: 0, rkey: 0 }] };
+    assert_eq!(with_trunk(Some(2), Some(leaf)), Err(InvalidTable::Branch(2)), "it is for one");
 }

@@ -22,6 +22,7 @@ use bowline_nic::{Burst, Time};
 
 use super::dir;
 use crate::sys::SharedWords;
+use crate::udp::{Listener, Multicasts};
 use counts::Counts;
 
 /// Words per process: two cache lines apart, since a sender writes one and the receiver another.
@@ -150,29 +151,63 @@ impl Rooms {
     }
 
     /// How many of the bursts fit; reserves their space.
-    pub(crate) fn admit(&mut self, now: Time, bursts: &[Burst]) -> usize {
-        let admitted = bursts.iter().take_while(|burst| self.admits(now, burst)).count();
+    pub(crate) fn admit(&mut self, now: Time, bursts: &[Burst], groups: &Multicasts) -> usize {
+        let admitted = bursts.iter().take_while(|burst| self.admits(now, burst, groups)).count();
         self.recheck = (admitted < bursts.len()).then(|| now.plus_nanos(RECHECK_NS));
         admitted
     }
 
-    fn admits(&mut self, now: Time, burst: &Burst) -> bool {
-        let (dir, udp_port) = (&self.dir, self.udp_port);
-        let peer =
-            self.peers.entry(burst.dst).or_insert_with(|| Peer::new(dir, burst.dst, udp_port, now));
-        // Closed counts may belong to a file that has been replaced since.
-        let may_be_old = !peer.is_open(burst.prefix());
-        if may_be_old && now.nanos_since(peer.looked_up) > LOOKUP_NS {
-            *peer = Peer::new(dir, burst.dst, udp_port, now);
+    fn admits(&mut self, now: Time, burst: &Burst, groups: &Multicasts) -> bool {
+        let cost = cost(burst.bytes.into());
+        let admitted = burst.dst.is_multicast().then(|| {
+            groups.with_audience(burst.dst, |listeners| self.all_admit(now, listeners, cost))
+        });
+        match admitted.flatten() {
+            Some(admitted) => admitted,
+            None => self.peer(now, burst.dst, burst.prefix()).admits(now, burst.prefix(), cost),
         }
-        peer.admits(now, burst.prefix(), cost(burst.bytes.into()))
+    }
+
+    /// Whether a burst to a group fits the sockets of all its listeners; reserves its space at all
+    /// of them, or at none.
+    fn all_admit(&mut self, now: Time, listeners: &[Listener], cost: u64) -> bool {
+        let has_room = |rooms: &mut Rooms, &(addr, prefix): &Listener| {
+            rooms.peer(now, addr, prefix).has_room(now, prefix, cost)
+        };
+        if !listeners.iter().all(|listener| has_room(self, listener)) {
+            return false;
+        }
+        for (addr, prefix) in listeners {
+            self.peer(now, *addr, *prefix).take(*prefix, cost);
+        }
+        true
+    }
+
+    /// The processes at an address, one of which has `prefix`.
+    fn peer(&mut self, now: Time, addr: IpAddr, prefix: u8) -> &mut Peer {
+        let (dir, udp_port) = (&self.dir, self.udp_port);
+        let peer = self.peers.entry(addr).or_insert_with(|| Peer::new(dir, addr, udp_port, now));
+        // Closed counts may belong to a file that has been replaced since.
+        if !peer.is_open(prefix) && now.nanos_since(peer.looked_up) > LOOKUP_NS {
+            *peer = Peer::new(dir, addr, udp_port, now);
+        }
+        peer
     }
 
     /// Returns the space of bursts that were not sent after all.
-    pub(crate) fn give_back(&mut self, bursts: &[Burst]) {
+    pub(crate) fn give_back(&mut self, bursts: &[Burst], groups: &Multicasts) {
+        let give = |peers: &HashMap<IpAddr, Peer>, (addr, prefix): Listener, bytes: u32| {
+            if let Some(words) = peers.get(&addr).and_then(|peer| peer.words.as_ref()) {
+                counts_of(words, prefix).give_back(cost(bytes.into()));
+            }
+        };
         for burst in bursts {
-            if let Some(words) = self.peers.get(&burst.dst).and_then(|peer| peer.words.as_ref()) {
-                counts_of(words, burst.prefix()).give_back(cost(burst.bytes.into()));
+            let to_all = |listeners: &[Listener]| {
+                listeners.iter().for_each(|one| give(&self.peers, *one, burst.bytes));
+            };
+            let is_group = burst.dst.is_multicast();
+            if !is_group || groups.with_audience(burst.dst, to_all).is_none() {
+                give(&self.peers, (burst.dst, burst.prefix()), burst.bytes);
             }
         }
     }
@@ -200,6 +235,22 @@ impl Peer {
 
     /// Whether `cost` fits the socket of the process with `prefix`; if so, reserves it.
     fn admits(&mut self, now: Time, prefix: u8, cost: u64) -> bool {
+        let has_room = self.has_room(now, prefix, cost);
+        if has_room {
+            self.take(prefix, cost);
+        }
+        has_room
+    }
+
+    /// Reserves space at the process with `prefix`.
+    fn take(&self, prefix: u8, cost: u64) {
+        if let Some(words) = &self.words {
+            counts_of(words, prefix).take(cost);
+        }
+    }
+
+    /// Whether `cost` fits the socket of the process with `prefix`, or need not.
+    fn has_room(&mut self, now: Time, prefix: u8, cost: u64) -> bool {
         let Some(words) = &self.words else { return true };
         let counts = counts_of(words, prefix);
         let taken = counts.taken();
@@ -223,7 +274,6 @@ impl Peer {
                 return true;
             }
         }
-        counts.take(cost);
         true
     }
 }

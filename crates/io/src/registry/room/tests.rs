@@ -102,3 +102,21 @@ fn a_new_process_starts_with_an_empty_room() {
     assert!(peer.admits(at(2), PREFIX, ROOM));
     assert!(!peer.admits(at(2), PREFIX, ROOM));
 }
+
+#[test]
+fn a_burst_to_a_group_fits_all_its_listeners_or_waits_for_all() {
+    let dir = TempDir::new("group");
+    let [first, second] = [PREFIX, PREFIX + 1]
+        .map(|prefix| Rooms::open(&dir.0, ADDR, prefix, BUFFER).expect("a writable directory"));
+    let mut sender = Rooms::open(&dir.0, ADDR, 9, BUFFER).expect("a writable directory");
+    // The last one is on another host: nobody waits for it.
+    let far: IpAddr = [192, 0, 2, 7].into();
+    let listeners = [(ADDR.0, PREFIX), (ADDR.0, PREFIX + 1), (far, PREFIX)];
+    assert!(sender.all_admit(at(1), &listeners, ROOM));
+    assert_eq!((first.sent(), second.sent()), (ROOM, ROOM));
+    first.took((ROOM - DESCRIPTOR - OVERHEAD) as usize);
+    assert!(!sender.all_admit(at(2), &listeners, ROOM), "the second one is full");
+    assert_eq!((first.sent(), second.sent()), (ROOM, ROOM), "nothing stays reserved");
+    second.took((ROOM - DESCRIPTOR - OVERHEAD) as usize);
+    assert!(sender.all_admit(at(3), &listeners, ROOM));
+}
