@@ -7,12 +7,16 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, TrySendError};
 
-use super::{Connected, GroupMember, GroupOptions, GroupSwitch};
+use super::{Connected, GroupMember, GroupOptions, GroupSwitch, Policy, Reserved};
 use crate::Error;
 use crate::setup::SetupError;
 use crate::setup::message::{self, HEADER_LEN, Kind, MAGIC};
+
+/// How many queue pairs members may have offered before the sender names its own. Programs that wait
+/// for each connection are one ahead.
+const MAX_AHEAD: usize = 64;
 
 /// A message with its header.
 struct Frame {
@@ -69,60 +73,111 @@ impl GroupSwitch {
         options: &GroupOptions,
         groups: &mut Vec<Connected>,
     ) -> Result<(), Error> {
-        let (offers, offered) = mpsc::channel();
+        let (offers, offered) = mpsc::sync_channel(MAX_AHEAD);
         let to_members = members.iter().map(TcpStream::try_clone).collect::<io::Result<Vec<_>>>();
         let to_members = to_members.map_err(SetupError::Io)?;
         std::thread::scope(|scope| {
-            let forward = scope.spawn(|| forward(sender, to_members, &offers));
-            let mut back = Back { switch: self, sender, members, options, groups, offered };
+            let forward =
+                Forward { switch: self, sender, members: to_members, options, groups, offered };
+            let forward = scope.spawn(|| forward.run());
+            let expected = members.len();
+            let members = members.into_iter().enumerate().collect();
+            let is_forming = true;
+            let mut back =
+                Back { switch: self, sender, members, expected, is_forming, options, offers };
             let outcome = back.run();
             // The remaining ends learn that it is over, and so does the other thread.
-            for stream in back.members.iter().chain([sender]) {
+            for stream in back.members.iter().map(|(_, member)| member).chain([sender]) {
                 let _ = stream.shutdown(Shutdown::Both);
             }
-            let forwarded = forward.join().unwrap_or(Ok(()));
+            drop(back);
+            let Ok((forwarded, offered)) = forward.join() else { return outcome };
+            offered.try_iter().for_each(|offer| self.give_back(&offer.reserved));
             outcome.and(forwarded)
         })
     }
 }
 
-/// Passes the sender's messages on to all members, until it hangs up. Its queue pairs go to the
-/// other thread.
-fn forward(
-    mut sender: &TcpStream,
+/// The queue pairs of all members, whose IDs are reserved and whom the sender has been told of.
+struct Offer {
+    reserved: Reserved,
+    /// The members that are still there, by their index among all of them.
+    indices: Vec<usize>,
+    members: Vec<GroupMember>,
+}
+
+/// From the sender to the members, and everything that needs the sender's queue pair.
+struct Forward<'a> {
+    switch: &'a GroupSwitch,
+    sender: &'a TcpStream,
+    /// All of them, also those that have hung up.
     members: Vec<TcpStream>,
-    offers: &mpsc::Sender<Frame>,
-) -> Result<(), Error> {
-    let outcome = loop {
-        match read_frame(&mut sender) {
-            Ok(Some(frame)) if frame.kind == Kind::Endpoint => {
-                if offers.send(frame).is_err() {
-                    break Ok(());
-                }
+    options: &'a GroupOptions,
+    groups: &'a mut Vec<Connected>,
+    offered: mpsc::Receiver<Offer>,
+}
+
+impl Forward<'_> {
+    /// Runs until the sender hangs up. Returns offers that it has not used.
+    fn run(mut self) -> (Result<(), Error>, mpsc::Receiver<Offer>) {
+        let outcome = self.pass_on();
+        for member in &self.members {
+            let _ = member.shutdown(Shutdown::Both);
+        }
+        (outcome, self.offered)
+    }
+
+    fn pass_on(&mut self) -> Result<(), Error> {
+        while let Some(frame) = read_frame(&mut &*self.sender)? {
+            if frame.kind == Kind::Endpoint {
+                let Ok(offer) = self.offered.recv() else { return Ok(()) };
+                self.connect(&frame, offer)?;
+                continue;
             }
             // The other thread notices a member that has hung up.
-            Ok(Some(frame)) => members.iter().for_each(|mut member| {
+            for mut member in &self.members {
                 let _ = member.write_all(&frame.bytes);
-            }),
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
+            }
         }
-    };
-    for member in &members {
-        let _ = member.shutdown(Shutdown::Both);
+        Ok(())
     }
-    outcome
+
+    /// Creates a group of the sender's queue pair and the members', and tells the members. They are
+    /// told here so that whatever the sender says next reaches them later.
+    fn connect(&mut self, frame: &Frame, offer: Offer) -> Result<(), Error> {
+        let Offer { reserved, indices, members } = offer;
+        let (sender, regions) = match message::decode_endpoint(frame.body()) {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                self.switch.give_back(&reserved);
+                return Err(error.into());
+            }
+        };
+        let connected = self.switch.connect_reserved(reserved, &sender, &members, self.options)?;
+        let endpoints = connected.for_members.clone();
+        self.groups.push(connected);
+        for (index, endpoint) in indices.into_iter().zip(&endpoints) {
+            let body = message::encode_endpoint(endpoint, &regions)?;
+            // One that has hung up is noticed when its next message is due.
+            let _ = (&self.members[index]).write_all(&message::frame(Kind::Endpoint, &body)?);
+        }
+        Ok(())
+    }
 }
 
 /// From the members to the sender.
 struct Back<'a> {
     switch: &'a GroupSwitch,
     sender: &'a TcpStream,
-    members: Vec<TcpStream>,
+    /// With their index among all of them.
+    members: Vec<(usize, TcpStream)>,
+    /// How many there were.
+    expected: usize,
+    /// From the beginning until members are ready to receive, and again with each queue pair: all
+    /// that the group is meant to have must be there. Later its policy decides.
+    is_forming: bool,
     options: &'a GroupOptions,
-    groups: &'a mut Vec<Connected>,
-    /// The sender's queue pairs, one by one.
-    offered: mpsc::Receiver<Frame>,
+    offers: mpsc::SyncSender<Offer>,
 }
 
 impl Back<'_> {
@@ -130,54 +185,91 @@ impl Back<'_> {
         loop {
             let mut frames = Vec::with_capacity(self.members.len());
             let mut left = Vec::with_capacity(self.members.len());
-            for mut member in self.members.drain(..) {
+            for (index, mut member) in self.members.drain(..) {
                 if let Some(frame) = read_frame(&mut member)? {
                     frames.push(frame);
-                    left.push(member);
+                    left.push((index, member));
                 }
             }
             self.members = left;
             let Some(first) = frames.first() else { return Ok(()) };
+            if self.is_forming && frames.len() < least(self.options.policy, self.expected) {
+                return Err(left_early(self.expected - frames.len()));
+            }
+            self.is_forming = match first.kind {
+                Kind::Endpoint => true,
+                Kind::Barrier => false,
+                _ => self.is_forming,
+            };
             if frames.iter().any(|frame| frame.kind != first.kind) {
                 return Err(unlike());
             }
-            if first.kind == Kind::Endpoint {
-                let Ok(sender) = self.offered.recv() else { return Ok(()) };
-                self.connect(&sender, &frames)?;
+            let told = if first.kind == Kind::Endpoint {
+                self.offer(&frames)?
             } else if frames.iter().all(Frame::is_own) {
-                let nothing = message::frame(Kind::Data, &OWN_ANSWER)?;
-                if self.sender.write_all(&nothing).is_err() {
-                    return Ok(());
-                }
+                message::frame(Kind::Data, &OWN_ANSWER)?
             } else if frames.iter().any(|frame| frame.bytes != first.bytes) {
                 return Err(unlike());
-            } else if self.sender.write_all(&first.bytes).is_err() {
+            } else {
+                first.bytes.clone()
+            };
+            if self.sender.write_all(&told).is_err() {
                 return Ok(());
             }
         }
     }
 
-    /// Creates a group from the queue pairs that all have offered, and tells all ends.
-    fn connect(&mut self, sender: &Frame, frames: &[Frame]) -> Result<(), Error> {
-        let (endpoint, regions) = message::decode_endpoint(sender.body())?;
-        let mut offers = Vec::with_capacity(frames.len());
+    /// What the sender is told of the queue pairs that all members have offered: one queue pair.
+    ///
+    /// The sender's own is not needed for that. If the sender is a switch, it waits for this one
+    /// before it tells of its sender's.
+    fn offer(&self, frames: &[Frame]) -> Result<Vec<u8>, Error> {
+        let mut members = Vec::with_capacity(frames.len());
         for frame in frames {
             let (endpoint, regions) = message::decode_endpoint(frame.body())?;
-            offers.push(GroupMember { endpoint, regions });
+            members.push(GroupMember { endpoint, regions });
         }
-        let connected = self.switch.connect(&endpoint, &offers, self.options)?;
-        let told = |endpoint, regions: &[_]| {
-            let body = message::encode_endpoint(endpoint, regions)?;
-            message::frame(Kind::Endpoint, &body)
+        let reserved = self.switch.reserve(members.len())?;
+        let offered = self.switch.offer(&reserved, &members).map_err(Error::from);
+        let told = offered.and_then(|(endpoint, regions)| {
+            let body = message::encode_endpoint(&endpoint, &regions)?;
+            Ok(message::frame(Kind::Endpoint, &body)?)
+        });
+        let indices = self.members.iter().map(|(index, _)| *index).collect();
+        let offer = Offer { reserved, indices, members };
+        let told = match told {
+            Ok(told) => told,
+            Err(error) => {
+                self.switch.give_back(&offer.reserved);
+                return Err(error);
+            }
         };
-        for (mut member, endpoint) in self.members.iter().zip(&connected.for_members) {
-            // One that has hung up is noticed when its next message is due.
-            let _ = member.write_all(&told(endpoint, &regions)?);
+        match self.offers.try_send(offer) {
+            Ok(()) => Ok(told),
+            Err(TrySendError::Full(offer) | TrySendError::Disconnected(offer)) => {
+                self.switch.give_back(&offer.reserved);
+                Err(Error::Invalid {
+                    what: "members",
+                    why: "they offer queue pairs that the sender does not connect to".to_owned(),
+                })
+            }
         }
-        let answer = told(&connected.for_sender, &connected.regions)?;
-        self.groups.push(connected);
-        let _ = self.sender.write_all(&answer);
-        Ok(())
+    }
+}
+
+/// How many of the members that a group is meant to have must be there when it is created.
+fn least(policy: Policy, expected: usize) -> usize {
+    match policy {
+        Policy::Fail => expected,
+        Policy::Evict { least, .. } => least,
+        Policy::Quorum { k, .. } => k,
+    }
+}
+
+fn left_early(gone: usize) -> Error {
+    Error::Invalid {
+        what: "members",
+        why: format!("{gone} of them hung up before the group was created: see their errors"),
     }
 }
 

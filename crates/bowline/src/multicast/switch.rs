@@ -21,7 +21,7 @@ use bowline_wire::{Qpn, ROCE_UDP_PORT};
 use super::driver::Driver;
 use super::home::Home;
 use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, Reserved};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, RemoteMr};
 
 /// How a [`GroupSwitch`] is opened.
 #[derive(Clone, Debug)]
@@ -196,6 +196,22 @@ impl GroupSwitch {
         connected
     }
 
+    /// What a sender connects to and may write, once the members have offered their queue pairs and
+    /// before the sender's is known.
+    pub(super) fn offer(
+        &self,
+        reserved: &Reserved,
+        members: &[GroupMember],
+    ) -> Result<(Endpoint, Vec<RemoteMr>), ConnectGroupError> {
+        let first = members.first().ok_or(ConnectGroupError::NoMembers)?;
+        // The PSN is one that nobody else knows: a group never sends requests to its sender.
+        let stand_in = Endpoint { addr: self.origin.addr, ..first.endpoint };
+        let home = Home::Switch(self.origin, self.mtu);
+        let (_, connected) =
+            home.prepare(reserved, &stand_in, members, &GroupOptions::default())?;
+        Ok((connected.for_sender, connected.regions))
+    }
+
     fn try_connect(
         &self,
         reserved: &Reserved,
@@ -214,7 +230,7 @@ impl GroupSwitch {
         self.shared.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give_back(&self, reserved: &Reserved) {
+    pub(super) fn give_back(&self, reserved: &Reserved) {
         let mut pool = self.ids();
         reserved.ids.iter().chain([&reserved.group]).for_each(|id| pool.give_back(*id));
     }

@@ -35,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(50);
     bowline run --device bl0=127.0.0.1 -- ib_write_bw 127.0.0.100    … and a sender\n\n  \
     bowline perf write-bw -d 127.0.0.2 -p 18516                      likewise with Bowline's own\n  \
     bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n\
+    bowline switch 127.0.0.101 --members 127.0.0.100:18515,127.0.0.4:18516 --listen 18519\n                              \
+                                  a switch with another one as a member\n\n\
     A completion at the sender means that all members have the message. Root is not needed: ADDR may be any\n\
     address of this machine that no device uses. With --via xdp it is needed, and packets bypass the kernel's\n\
     network stack. While it runs, `bowline group` shows its groups and evicts members.")]
@@ -78,6 +80,10 @@ enum MergeArg {
 pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
     if matches!(args.via, Via::Shm | Via::Auto) {
         return Err(format!("invalid --via {}: a switch supports udp and xdp", args.via).into());
+    }
+    if args.members.contains(&SocketAddr::new(args.addr, args.listen)) {
+        let why = "the switch cannot be its own member";
+        return Err(format!("invalid --members {}:{}: {why}", args.addr, args.listen).into());
     }
     let (via, link) = (args.via, args.link.clone());
     let options = SwitchOptions { via, link, ..SwitchOptions::new(args.addr) };
