@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{self, TrySendError};
 
-use super::{Connected, GroupMember, GroupOptions, GroupSwitch, Policy, Reserved};
+use super::{GroupMember, GroupOptions, GroupSwitch, Policy, SwitchTree, TreeGroup};
 use crate::Error;
 use crate::setup::SetupError;
 use crate::setup::message::{self, HEADER_LEN, Kind, MAGIC};
@@ -47,8 +47,8 @@ impl GroupSwitch {
     /// Serves a sender's set-up connection until one side hangs up: each of its queue pairs forms a
     /// group with one of each member's. Then the groups end.
     ///
-    /// A member that hangs up is excluded from then on; its policy decides what happens to the
-    /// group.
+    /// A member that hangs up later is excluded from then on; its policy decides what happens to
+    /// the group.
     ///
     /// # Errors
     /// If something fails other than by a side hanging up.
@@ -58,73 +58,72 @@ impl GroupSwitch {
         members: Vec<TcpStream>,
         options: &GroupOptions,
     ) -> Result<(), Error> {
-        let mut groups = Vec::new();
-        let outcome = self.relay_both_ways(sender, members, options, &mut groups);
-        for group in &groups {
-            self.disconnect(group);
-        }
-        outcome
+        SwitchTree::alone(self, members.len()).relay(sender, members, options)
     }
+}
 
-    fn relay_both_ways(
+impl SwitchTree<'_> {
+    /// As [`GroupSwitch::relay`], with groups over all switches of the tree. There are as many
+    /// members as the tree has places for, in their order.
+    ///
+    /// # Errors
+    /// If something fails other than by a side hanging up.
+    pub fn relay(
         &self,
         sender: &TcpStream,
         members: Vec<TcpStream>,
         options: &GroupOptions,
-        groups: &mut Vec<Connected>,
     ) -> Result<(), Error> {
         let (offers, offered) = mpsc::sync_channel(MAX_AHEAD);
         let to_members = members.iter().map(TcpStream::try_clone).collect::<io::Result<Vec<_>>>();
         let to_members = to_members.map_err(SetupError::Io)?;
         std::thread::scope(|scope| {
-            let forward =
-                Forward { switch: self, sender, members: to_members, options, groups, offered };
+            let groups = Vec::new();
+            let forward = Forward { sender, members: to_members, options, groups, offered };
             let forward = scope.spawn(|| forward.run());
             let expected = members.len();
             let members = members.into_iter().enumerate().collect();
             let is_forming = true;
             let mut back =
-                Back { switch: self, sender, members, expected, is_forming, options, offers };
+                Back { tree: self, sender, members, expected, is_forming, options, offers };
             let outcome = back.run();
             // The remaining ends learn that it is over, and so does the other thread.
             for stream in back.members.iter().map(|(_, member)| member).chain([sender]) {
                 let _ = stream.shutdown(Shutdown::Both);
             }
             drop(back);
-            let Ok((forwarded, offered)) = forward.join() else { return outcome };
-            offered.try_iter().for_each(|offer| self.give_back(&offer.reserved));
+            let forwarded = forward.join().unwrap_or(Ok(()));
             outcome.and(forwarded)
         })
     }
 }
 
 /// The queue pairs of all members, whose IDs are reserved and whom the sender has been told of.
-struct Offer {
-    reserved: Reserved,
+struct Offer<'a> {
+    group: TreeGroup<'a>,
     /// The members that are still there, by their index among all of them.
     indices: Vec<usize>,
-    members: Vec<GroupMember>,
 }
 
 /// From the sender to the members, and everything that needs the sender's queue pair.
 struct Forward<'a> {
-    switch: &'a GroupSwitch,
     sender: &'a TcpStream,
     /// All of them, also those that have hung up.
     members: Vec<TcpStream>,
     options: &'a GroupOptions,
-    groups: &'a mut Vec<Connected>,
-    offered: mpsc::Receiver<Offer>,
+    /// They end with this.
+    groups: Vec<TreeGroup<'a>>,
+    offered: mpsc::Receiver<Offer<'a>>,
 }
 
-impl Forward<'_> {
-    /// Runs until the sender hangs up. Returns offers that it has not used.
-    fn run(mut self) -> (Result<(), Error>, mpsc::Receiver<Offer>) {
+impl<'a> Forward<'a> {
+    /// Runs until the sender hangs up.
+    fn run(mut self) -> Result<(), Error> {
         let outcome = self.pass_on();
         for member in &self.members {
             let _ = member.shutdown(Shutdown::Both);
         }
-        (outcome, self.offered)
+        outcome
     }
 
     fn pass_on(&mut self) -> Result<(), Error> {
@@ -144,30 +143,23 @@ impl Forward<'_> {
 
     /// Creates a group of the sender's queue pair and the members', and tells the members. They are
     /// told here so that whatever the sender says next reaches them later.
-    fn connect(&mut self, frame: &Frame, offer: Offer) -> Result<(), Error> {
-        let Offer { reserved, indices, members } = offer;
-        let (sender, regions) = match message::decode_endpoint(frame.body()) {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                self.switch.give_back(&reserved);
-                return Err(error.into());
-            }
-        };
-        let connected = self.switch.connect_reserved(reserved, &sender, &members, self.options)?;
-        let endpoints = connected.for_members.clone();
-        self.groups.push(connected);
-        for (index, endpoint) in indices.into_iter().zip(&endpoints) {
-            let body = message::encode_endpoint(endpoint, &regions)?;
+    fn connect(&mut self, frame: &Frame, offer: Offer<'a>) -> Result<(), Error> {
+        let Offer { mut group, indices } = offer;
+        let (sender, regions) = message::decode_endpoint(frame.body())?;
+        group.connect(&sender, self.options)?;
+        for (index, endpoint) in indices.into_iter().zip(group.for_members()) {
+            let body = message::encode_endpoint(&endpoint, &regions)?;
             // One that has hung up is noticed when its next message is due.
             let _ = (&self.members[index]).write_all(&message::frame(Kind::Endpoint, &body)?);
         }
+        self.groups.push(group);
         Ok(())
     }
 }
 
 /// From the members to the sender.
 struct Back<'a> {
-    switch: &'a GroupSwitch,
+    tree: &'a SwitchTree<'a>,
     sender: &'a TcpStream,
     /// With their index among all of them.
     members: Vec<(usize, TcpStream)>,
@@ -177,7 +169,7 @@ struct Back<'a> {
     /// that the group is meant to have must be there. Later its policy decides.
     is_forming: bool,
     options: &'a GroupOptions,
-    offers: mpsc::SyncSender<Offer>,
+    offers: mpsc::SyncSender<Offer<'a>>,
 }
 
 impl Back<'_> {
@@ -229,31 +221,18 @@ impl Back<'_> {
             let (endpoint, regions) = message::decode_endpoint(frame.body())?;
             members.push(GroupMember { endpoint, regions });
         }
-        let reserved = self.switch.reserve(members.len())?;
-        let offered = self.switch.offer(&reserved, &members).map_err(Error::from);
-        let told = offered.and_then(|(endpoint, regions)| {
-            let body = message::encode_endpoint(&endpoint, &regions)?;
-            Ok(message::frame(Kind::Endpoint, &body)?)
-        });
-        let indices = self.members.iter().map(|(index, _)| *index).collect();
-        let offer = Offer { reserved, indices, members };
-        let told = match told {
-            Ok(told) => told,
-            Err(error) => {
-                self.switch.give_back(&offer.reserved);
-                return Err(error);
-            }
-        };
-        match self.offers.try_send(offer) {
-            Ok(()) => Ok(told),
-            Err(TrySendError::Full(offer) | TrySendError::Disconnected(offer)) => {
-                self.switch.give_back(&offer.reserved);
-                Err(Error::Invalid {
-                    what: "members",
-                    why: "they offer queue pairs that the sender does not connect to".to_owned(),
-                })
-            }
+        let indices: Vec<usize> = self.members.iter().map(|(index, _)| *index).collect();
+        let mut group = self.tree.reserve(&indices)?;
+        let (endpoint, regions) = group.offer(members)?;
+        let body = message::encode_endpoint(&endpoint, &regions)?;
+        // If the other thread has ended, so has the sender, and the next write tells.
+        if let Err(TrySendError::Full(_)) = self.offers.try_send(Offer { group, indices }) {
+            return Err(Error::Invalid {
+                what: "members",
+                why: "they offer queue pairs that the sender does not connect to".to_owned(),
+            });
         }
+        Ok(message::frame(Kind::Endpoint, &body)?)
     }
 }
 
