@@ -29,6 +29,7 @@ class Scene:
     sender_fails: bool = False
     inner: int = 0  # so many of the first members are behind a switch of their own, a member of the other
     inner_switch: list = field(default_factory=list)
+    managed: bool = False  # that switch gets its tables from the other, which knows all members
     kills_inner: bool = False  # that switch
     kills_first: bool = False  # the first member, not the last
     proof: object = None  # says what is wrong with the switch's counters, if anything
@@ -76,22 +77,33 @@ class Scene:
                 return f"member {i} does not listen: {self.tail(env, f'member{i}')}"
         listen, addr = free_port(), f"127.{net}.0.100"
         at = [f"127.0.0.1:{port}" for port in ports]
-        inner = None
+        inner, through = None, []
         if self.inner:
             inner_listen = free_port()
-            inner = start("inner", [env.bowline, "switch", f"127.{net}.0.99", "--members",
-                                    ",".join(at[:self.inner]), "--listen", inner_listen, "--once",
-                                    *self.inner_switch])
+            inner = start("inner", [env.bowline, *self.inner_command(f"127.{net}.0.99", at, inner_listen)])
             if not wait_listening(inner_listen, inner):
                 return f"the inner switch does not listen: {self.tail(env, 'inner')}"
-            at = [f"127.{net}.0.99:{inner_listen}", *at[self.inner:]]
+            at, through = self.outer_members(f"127.{net}.0.99:{inner_listen}", at)
         switch = start("switch", [env.bowline, "switch", addr, "--members", ",".join(at),
-                                  "--listen", listen, "--once", *self.switch])
+                                  "--listen", listen, "--once", *through, *self.switch])
         if not wait_listening(listen, switch):
             return f"the switch does not listen: {self.tail(env, 'switch')}"
         sender = start("sender", on_device(1, "-p", listen, addr))
         self.inner_process = inner
         return self.judge(env, sender, switch, self.kill(switch, inner, members))
+
+    def inner_command(self, addr, at, listen):
+        """Starts the inner switch: with members of its own, or managed."""
+        if self.managed:
+            return ["switch", addr, "--managed", "--listen", listen, *self.inner_switch]
+        return ["switch", addr, "--members", ",".join(at[:self.inner]), "--listen", listen, "--once",
+                *self.inner_switch]
+
+    def outer_members(self, inner_at, at):
+        """What the outer switch has for members, and what it has to know about the inner one."""
+        if self.managed:
+            return at, ["--through", f"{inner_at}={','.join(at[:self.inner])}"]
+        return [inner_at, *at[self.inner:]], []
 
     def kill(self, switch, inner, members):
         """Kills what the row says, when it says; returns the members that are left."""
@@ -125,7 +137,7 @@ class Scene:
             return f"still running after {late.timeout:.0f} s"
         self.summary = last_line((env.tmp / "sender.log").read_text())
         found = counters(env)
-        if self.inner:
+        if self.inner and not self.managed:
             self.inner_process.wait(timeout=10)
             found["inner"] = counters(env, "inner")
         return self.proof(self, found) if self.proof else ""
@@ -194,18 +206,17 @@ class Perf(Scene):
                            self.replicate, *common)
             # There is nothing else to wait for.
             return self.judge(env, sender, sender, members)
-        listen, inner = free_port(), None
+        listen, inner, through = free_port(), None, []
         if self.inner:
-            inner_listen, all_at = free_port(), to.split(",")
-            inner = start("inner", "switch", self.addr(net, 99), "--members",
-                          ",".join(all_at[:self.inner]), "--listen", inner_listen, "--once",
-                          *self.inner_switch)
+            inner_listen = free_port()
+            inner = start("inner", *self.inner_command(self.addr(net, 99), to.split(","), inner_listen))
             if not wait_listening(inner_listen, inner):
                 return f"the inner switch does not listen: {self.tail(env, 'inner')}"
-            to = ",".join([at(99, inner_listen), *all_at[self.inner:]])
+            left, through = self.outer_members(at(99, inner_listen), to.split(","))
+            to = ",".join(left)
         once = [] if self.restarts else ["--once"]
         switch = start("switch", "switch", self.addr(net, 100), "--members", to, "--listen", listen,
-                       *once, *self.switch)
+                       *once, *through, *self.switch)
         if not wait_listening(listen, switch):
             return f"the switch does not listen: {self.tail(env, 'switch')}"
         sender = start("sender", "perf", self.program, at(100, listen), *common)
@@ -251,7 +262,7 @@ def own_network(net):
     """A process in a network of its own with the addresses of IPv6 that a scene needs; none if that is not allowed."""
     if not shutil.which("unshare") or not shutil.which("nsenter") or not shutil.which("ip"):
         return None
-    hosts = " ".join(f"fd00:{net}::{host}" for host in (*range(1, 10), 100))
+    hosts = " ".join(f"fd00:{net}::{host}" for host in (*range(1, 10), 99, 100))
     script = (f"ip link set lo up && for a in {hosts}; do ip -6 addr add $a/128 dev lo nodad || exit 1; done "
               "&& echo ready && exec sleep 600")
     process = subprocess.Popen(["unshare", "-Urn", "sh", "-c", script], stdout=subprocess.PIPE,
@@ -296,6 +307,15 @@ def copied_twice(scene, found):
         # Retransmissions are few.
         if found.get("copies_out", 0) > 2 * packets * copies:
             return f"{found.get('copies_out', 0)} copies at the {name} switch of {packets} packets"
+    return ""
+
+
+def copied_through(scene, found):
+    """The root made one copy for all that is behind the managed switch."""
+    packets = scene.messages * (MESSAGE_BYTES // MTU_BYTES)
+    copies = packets * (scene.members - scene.inner + 1)
+    if not copies <= found.get("copies_out", 0) <= 2 * copies:
+        return f"{found.get('copies_out', 0)} copies at the root, not {copies}"
     return ""
 
 
@@ -349,6 +369,10 @@ def scenes(quick):
         Scene("ib_write_bw to 3 over two levels", "ib_write_bw", 3, inner=2, proof=copied_twice),
         Perf("bowline perf write-bw to 3 over two levels, 1 % loss", "write-bw", 3, inner=2,
              switch=["--link", "loss=1%,seed=9"], proof=repaired_twice),
+        Scene("ib_write_bw to 3 through a managed switch", "ib_write_bw", 3, inner=2, managed=True,
+              proof=copied_through),
+        Perf("bowline perf write-bw to 4 through a managed switch, 1 % loss", "write-bw", 4, inner=3,
+             managed=True, inner_switch=["--link", "loss=1%,seed=9"], proof=copied_through),
     ]
     if quick:
         return rows
@@ -384,6 +408,11 @@ def scenes(quick):
         Scene("a member of an inner switch is killed and evicted there", "ib_write_bw", 3, inner=2,
               seconds=4, kill_after_s=3, kills_first=True, inner_switch=["--policy", "evict=200ms"],
               proof=evicted_inside),
+        Scene("a managed switch is killed, the sender notices", "ib_send_bw", 3, inner=2, managed=True,
+              seconds=6, kill_after_s=3, kills_inner=True, sender_fails=True),
+        Perf("bowline perf write-bw to 3 through a managed switch over IPv6", "write-bw", 3, inner=2,
+             managed=True, v6=True, switch=["--insecure"], inner_switch=["--insecure"],
+             proof=copied_through),
         Perf("an inner switch is killed, bowline perf notices", "write-bw", 3, inner=2, seconds=30,
              kill_after_s=2, kills_inner=True, sender_fails=True),
     ]

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline::multicast::{Event, GroupOptions, GroupSwitch, SwitchOptions};
+use bowline::multicast::{Event, GroupOptions, GroupSwitch, Policy, SwitchOptions};
 use bowline::{LinkProfile, Via};
 use bowline_io::control::ControlServer;
 use clap::{Args, ValueEnum};
@@ -162,6 +162,10 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
 
 /// The managed switches behind this one, which must be there when it starts.
 fn through(args: &SwitchArgs) -> Result<Through, String> {
+    if !args.through.is_empty() && matches!(args.policy.0, Policy::Quorum { .. }) {
+        let why = "switches do not count members together";
+        return Err(format!("--policy quorum does not go with --through: {why}; use evict=TIME"));
+    }
     let SwitchArgs { insecure, secure, accept_new, .. } = *args;
     let trust = Trust { insecure, secure, accept_new, ..Trust::default() };
     let through = Through::new(&args.members, &args.through, trust)?;

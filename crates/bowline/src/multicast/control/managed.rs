@@ -14,6 +14,8 @@ use crate::{Channel, Error};
 
 /// Groups of one controller.
 const MAX_GROUPS: usize = 4096;
+/// Member IDs of one group. Those of members that have left are not used again.
+const MAX_IDS: usize = 1024;
 
 /// A group of one controller.
 struct Held {
@@ -99,9 +101,8 @@ impl Holdings<'_> {
             return Ok(answer);
         };
         let held = self.groups.get_mut(&group).ok_or(RemoteError::NoGroup)?;
-        // IDs of members that have left are reused only with the next group.
-        if held.ids.len() + count > 2 * MAX_MEMBERS {
-            return Err(RemoteError::TooMany(2 * MAX_MEMBERS).into());
+        if held.ids.len() + count > MAX_IDS {
+            return Err(RemoteError::TooManyIds(MAX_IDS).into());
         }
         let new = self.switch.reserve_more(count)?;
         held.ids.extend(&new);

@@ -62,6 +62,9 @@ pub enum RemoteError {
     /// A controller has too many groups.
     #[error("one controller may have {0} groups at a switch")]
     TooMany(usize),
+    /// Too many members have joined a group.
+    #[error("one group may have had {0} members at a switch: create another group")]
+    TooManyIds(usize),
     /// The sender has sent more since the PSN of the new member was chosen.
     #[error("the sender is at PSN {next:?} and the new member at {asked:?}: join again")]
     Moved {

@@ -23,6 +23,8 @@ struct Node {
     ids: Vec<Qpn>,
     /// All IDs that were ever reserved for this part.
     reserved: Reserved,
+    /// The ID of a member whose join was refused, for the next one.
+    spare: Option<Qpn>,
     /// What the children offer.
     offers: Vec<GroupMember>,
     /// What the next switch towards the sender seems to be, and what it connects to.
@@ -53,8 +55,9 @@ impl<'a> TreeGroup<'a> {
         for PlannedSwitch { at, children } in planned {
             let reserved = tree.reserve_at(at, children.len())?;
             let (ids, offers) = (reserved.ids.clone(), Vec::new());
-            let (connected, has_ended) = (None, false);
-            group.nodes.push(Node { at, children, ids, reserved, offers, connected, has_ended });
+            let (connected, spare, has_ended) = (None, None, false);
+            let node = Node { at, children, ids, reserved, spare, offers, connected, has_ended };
+            group.nodes.push(node);
         }
         Ok(group)
     }
@@ -225,20 +228,25 @@ impl<'a> TreeGroup<'a> {
         let node = &self.nodes[index];
         let (_, connected) = node.connected.as_ref().ok_or(NOT_IN)?;
         fits(connected, &offer)?;
+        let peer = connected.for_sender;
         let next = self.status(index)?.next_psn.ok_or(NOT_IN)?;
-        let id = self.tree.reserve_one(node.at, node.reserved.group)?;
+        let id = match node.spare {
+            Some(id) => id,
+            None => self.tree.reserve_one(node.at, node.reserved.group)?,
+        };
         let (mut ids, mut offers) = (node.ids.clone(), node.offers.clone());
         ids.push(id);
         offers.push(offer);
-        let like = connected.for_sender;
-        self.nodes[index].reserved.ids.push(id);
-        self.change(index, &ids, &offers, Some(next))?;
-        let sender_qp = self.nodes[index].connected.as_ref().map(|(sender, _)| sender.qp_type);
         let node = &mut self.nodes[index];
+        if node.spare.replace(id).is_none() {
+            node.reserved.ids.push(id);
+        }
+        self.change(index, &ids, &offers, Some(next))?;
+        let node = &mut self.nodes[index];
+        node.spare = None;
         node.children.push(Child::Member(member));
         (node.ids, node.offers) = (ids, offers);
-        let qp_type = sender_qp.unwrap_or(like.qp_type);
-        Ok(Endpoint { qp_type, qpn: id, psn: next, ..like })
+        Ok(Endpoint { qpn: id, psn: next, ..peer })
     }
 
     fn find(&self, member: usize) -> Option<(usize, usize)> {
