@@ -22,7 +22,7 @@ struct End {
 }
 
 fn end(net: u8, host: usize) -> End {
-    let device = Device::open(&*format!("127.{net}.0.{host}")).expect("the address is free");
+    let device = Device::open(&format!("127.{net}.0.{host}")).expect("the address is free");
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
     let mr = pd.register(BYTES, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
     let qp = pd.qp(QpType::Rc, &cq).build().unwrap();

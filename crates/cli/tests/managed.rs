@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
@@ -30,20 +30,19 @@ fn start(config: &Path, args: &[&str], text: &str) -> Process {
     let mut command = bowline(config);
     command.args(args).stderr(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let streams: [Box<dyn Read + Send>; 2] =
+        [Box::new(child.stderr.take().unwrap()), Box::new(child.stdout.take().unwrap())];
     let (found, is_found) = std::sync::mpsc::channel();
-    let mut wait_in = vec![];
-    let expected = text.to_owned();
-    let out = BufReader::new(child.stdout.take().unwrap()).lines();
-    for lines in [Box::new(lines) as Box<dyn Iterator<Item = _> + Send>, Box::new(out)] {
-        let (found, expected) = (found.clone(), expected.clone());
-        wait_in.push(std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
+    // Both are read to the end, so that the program is never stopped by a full pipe.
+    for stream in streams {
+        let (found, expected) = (found.clone(), text.to_owned());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
                 if line.contains(&expected) {
                     let _ = found.send(());
                 }
             }
-        }));
+        });
     }
     is_found.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{args:?} did not print {text}"));
     Process { child }
@@ -138,7 +137,7 @@ fn a_managed_switch_wants_to_know_its_controller() {
     };
     // Nobody who does not say who he is, and no stranger.
     let plain = run(&here, &strs(&with(&[])));
-    failed(&plain, "did not say who");
+    failed(&plain, "wants to know who connects");
     failed(&run(&here, &strs(&with(&["--secure"]))), "is not known");
     failed(&run(&here, &strs(&with(&["--secure", "--accept-new"]))), "bowline key trust");
     let key = report(&run(&here, &["key", "show", "--json"]))["key"].as_str().unwrap().to_owned();
@@ -166,10 +165,9 @@ fn tables_go_with_the_root_and_nothing_is_acknowledged_without_the_switch() {
         let root = start(&config, &strs(&args), "waiting for senders");
         assert!(place.groups(&config).is_empty());
         let (to, from) = (format!("{}.100:{listen}", place.net), format!("{}.1", place.net));
-        let mut sender = bowline(&config)
-            .args(["perf", "write-bw", &to, "-d", &from, "-s", "64K", "-D", "60s"])
-            .spawn()
-            .unwrap();
+        let mut sender = bowline(&config);
+        sender.args(["perf", "write-bw", &to, "-d", &from, "-s", "64K", "-D", "60s"]);
+        let mut sender = Process { child: sender.spawn().unwrap() };
         until(|| place.groups(&config).len() == 1);
         let group = &place.groups(&config)[0];
         assert_eq!(group["members"].as_array().map(Vec::len), Some(2), "{group}");
@@ -183,10 +181,9 @@ fn tables_go_with_the_root_and_nothing_is_acknowledged_without_the_switch() {
         let mut status = None;
         let deadline = Instant::now() + PATIENCE;
         while status.is_none() && Instant::now() < deadline {
-            status = sender.try_wait().unwrap();
+            status = sender.child.try_wait().unwrap();
             std::thread::sleep(Duration::from_millis(20));
         }
-        let _ = sender.kill();
         assert!(status.is_some_and(|status| !status.success()), "{status:?}");
         drop(place.members);
     }

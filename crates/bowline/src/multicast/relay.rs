@@ -14,8 +14,8 @@ use crate::Error;
 use crate::setup::SetupError;
 use crate::setup::message::{self, HEADER_LEN, Kind, MAGIC};
 
-/// How many queue pairs members may have offered before the sender names its own. Programs that wait
-/// for each connection are one ahead.
+/// How many queue pairs members may have offered before the sender names its own. Programs that
+/// wait for each connection are one ahead.
 const MAX_AHEAD: usize = 64;
 
 /// A message with its header.

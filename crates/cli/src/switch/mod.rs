@@ -78,7 +78,7 @@ pub(crate) struct SwitchArgs {
     #[arg(long)]
     insecure: bool,
     /// Authenticate managed switches and their controllers on loopback too
-    #[arg(long, conflicts_with = "insecure")]
+    #[arg(long, visible_alias = "seal", conflicts_with = "insecure")]
     secure: bool,
     /// Accept the key of a managed switch that is not known yet, without asking
     #[arg(long, conflicts_with = "insecure")]

@@ -154,8 +154,8 @@ impl<'a> TreeGroup<'a> {
         self.nodes[0].connected.as_ref().map_or(&[], |(_, connected)| &connected.regions)
     }
 
-    /// Whom the queue pair of each member connects to, in the order in which they were listed. Empty
-    /// before the group is connected.
+    /// Whom the queue pair of each member connects to, in the order in which they were listed.
+    /// Empty before the group is connected.
     pub fn for_members(&self) -> Vec<Endpoint> {
         let peer = |member: &usize| {
             let (node, child) = self.find(*member)?;
