@@ -56,8 +56,11 @@ fn level(addr: [u8; 4], members: Vec<SocketAddr>, link: Option<&str>, policy: Po
     Level { switch, at, sender, served }
 }
 
+/// A member's queue pair, once it is connected.
+type Joined = JoinHandle<Result<(End, Channel), Error>>;
+
 /// A member that connects one queue pair, and then gives it to the test.
-fn member(addr: String) -> (SocketAddr, JoinHandle<Result<(End, Channel), Error>>) {
+fn member(addr: String) -> (SocketAddr, Joined) {
     let listener = Listener::bind((&*addr, 0)).unwrap();
     let at = listener.local_addr().unwrap();
     let connected = std::thread::spawn(move || {
