@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(50);
                                   … a switch that makes them one …\n  \
     bowline run --device bl0=127.0.0.1 -- ib_write_bw 127.0.0.100    … and a sender\n\n  \
     bowline perf write-bw -d 127.0.0.2 -p 18516                      likewise with Bowline's own\n  \
-    bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n\
+    bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n  \
     bowline switch 127.0.0.101 --members 127.0.0.100:18515,127.0.0.4:18516 --listen 18519\n                              \
                                   a switch with another one as a member\n\n  \
     bowline switch 10.0.2.100 --managed                              in the rack of the members …\n  \
