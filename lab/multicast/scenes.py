@@ -27,6 +27,11 @@ class Scene:
     kill_after_s: float = 0  # the last member is killed, or the switch
     kills_switch: bool = False
     sender_fails: bool = False
+    inner: int = 0  # so many of the first members are behind a switch of their own, a member of the other
+    inner_switch: list = field(default_factory=list)
+    managed: bool = False  # that switch gets its tables from the other, which knows all members
+    kills_inner: bool = False  # that switch
+    kills_first: bool = False  # the first member, not the last
     proof: object = None  # says what is wrong with the switch's counters, if anything
 
     def run(self, env, net):
@@ -71,21 +76,53 @@ class Scene:
             if not wait_listening(port, member):
                 return f"member {i} does not listen: {self.tail(env, f'member{i}')}"
         listen, addr = free_port(), f"127.{net}.0.100"
-        at = ",".join(f"127.0.0.1:{port}" for port in ports)
-        switch = start("switch", [env.bowline, "switch", addr, "--members", at,
-                                  "--listen", listen, "--once", *self.switch])
+        at = [f"127.0.0.1:{port}" for port in ports]
+        inner, through = None, []
+        if self.inner:
+            inner_listen = free_port()
+            inner = start("inner", [env.bowline, *self.inner_command(f"127.{net}.0.99", at, inner_listen)])
+            if not wait_listening(inner_listen, inner):
+                return f"the inner switch does not listen: {self.tail(env, 'inner')}"
+            at, through = self.outer_members(f"127.{net}.0.99:{inner_listen}", at)
+        switch = start("switch", [env.bowline, "switch", addr, "--members", ",".join(at),
+                                  "--listen", listen, "--once", *through, *self.switch])
         if not wait_listening(listen, switch):
             return f"the switch does not listen: {self.tail(env, 'switch')}"
         sender = start("sender", on_device(1, "-p", listen, addr))
-        dead = []
-        if self.kill_after_s:
-            time.sleep(self.kill_after_s)
-            if self.kills_switch:
-                switch.kill()
-            else:
-                members[-1].kill()
-                dead = members[-1:]
-        return self.judge(env, sender, switch, [m for m in members if m not in dead])
+        self.inner_process = inner
+        return self.judge(env, sender, switch, self.kill(switch, inner, members))
+
+    def inner_command(self, addr, at, listen):
+        """Starts the inner switch: with members of its own, or managed."""
+        if self.managed:
+            return ["switch", addr, "--managed", "--listen", listen, *self.inner_switch]
+        return ["switch", addr, "--members", ",".join(at[:self.inner]), "--listen", listen, "--once",
+                *self.inner_switch]
+
+    def outer_members(self, inner_at, at):
+        """What the outer switch has for members, and what it has to know about the inner one."""
+        if self.managed:
+            return at, ["--through", f"{inner_at}={','.join(at[:self.inner])}"]
+        return [inner_at, *at[self.inner:]], []
+
+    def most(self, copies):
+        """Without losses there are few retransmissions; with them, whole windows are sent again."""
+        return 20 * copies if "--link" in (*self.switch, *self.inner_switch) else 2 * copies
+
+    def kill(self, switch, inner, members):
+        """Kills what the row says, when it says; returns the members that are left."""
+        if not self.kill_after_s:
+            return members
+        time.sleep(self.kill_after_s)
+        if self.kills_switch:
+            switch.kill()
+        elif self.kills_inner:
+            inner.kill()
+        else:
+            victim = members[0 if self.kills_first else -1]
+            victim.kill()
+            members = [m for m in members if m is not victim]
+        return members
 
     def judge(self, env, sender, switch, members):
         try:
@@ -103,7 +140,11 @@ class Scene:
         except subprocess.TimeoutExpired as late:
             return f"still running after {late.timeout:.0f} s"
         self.summary = last_line((env.tmp / "sender.log").read_text())
-        return self.proof(self, counters(env)) if self.proof else ""
+        found = counters(env)
+        if self.inner and not self.managed:
+            self.inner_process.wait(timeout=10)
+            found["inner"] = counters(env, "inner")
+        return self.proof(self, found) if self.proof else ""
 
     def tail(self, env, name):
         return last_line((env.tmp / f"{name}.log").read_text(errors="replace"))
@@ -169,10 +210,17 @@ class Perf(Scene):
                            self.replicate, *common)
             # There is nothing else to wait for.
             return self.judge(env, sender, sender, members)
-        listen = free_port()
+        listen, inner, through = free_port(), None, []
+        if self.inner:
+            inner_listen = free_port()
+            inner = start("inner", *self.inner_command(self.addr(net, 99), to.split(","), inner_listen))
+            if not wait_listening(inner_listen, inner):
+                return f"the inner switch does not listen: {self.tail(env, 'inner')}"
+            left, through = self.outer_members(at(99, inner_listen), to.split(","))
+            to = ",".join(left)
         once = [] if self.restarts else ["--once"]
         switch = start("switch", "switch", self.addr(net, 100), "--members", to, "--listen", listen,
-                       *once, *self.switch)
+                       *once, *through, *self.switch)
         if not wait_listening(listen, switch):
             return f"the switch does not listen: {self.tail(env, 'switch')}"
         sender = start("sender", "perf", self.program, at(100, listen), *common)
@@ -180,7 +228,8 @@ class Perf(Scene):
             return f"the fault of member 0 was refused: {self.member_fault}"
         if self.restarts:
             return self.kill_switch(env, sender, switch)
-        return self.judge(env, sender, switch, members)
+        self.inner_process = inner
+        return self.judge(env, sender, switch, self.kill(switch, inner, members))
 
     def inject(self, env, net):
         """Makes the first member's device fail, once it is there."""
@@ -217,7 +266,7 @@ def own_network(net):
     """A process in a network of its own with the addresses of IPv6 that a scene needs; none if that is not allowed."""
     if not shutil.which("unshare") or not shutil.which("nsenter") or not shutil.which("ip"):
         return None
-    hosts = " ".join(f"fd00:{net}::{host}" for host in (*range(1, 10), 100))
+    hosts = " ".join(f"fd00:{net}::{host}" for host in (*range(1, 10), 99, 100))
     script = (f"ip link set lo up && for a in {hosts}; do ip -6 addr add $a/128 dev lo nodad || exit 1; done "
               "&& echo ready && exec sleep 600")
     process = subprocess.Popen(["unshare", "-Urn", "sh", "-c", script], stdout=subprocess.PIPE,
@@ -228,10 +277,10 @@ def own_network(net):
     return None
 
 
-def counters(env):
-    """What the switch printed when it ended."""
+def counters(env, name="switch"):
+    """What a switch printed when it ended."""
     found = {}
-    for line in (env.tmp / "switch.log").read_text().splitlines():
+    for line in (env.tmp / f"{name}.log").read_text().splitlines():
         words = line.split()
         if len(words) == 2 and words[1].isdigit():
             found[words[0]] = int(words[1])
@@ -250,6 +299,39 @@ def copied(scene, found):
     if found.get("acks_out", 0) >= found.get("acks_in", 0) and scene.members > 1:
         return "acknowledgements were not merged"
     return ""
+
+
+def copied_twice(scene, found):
+    """The outer switch made one copy for the inner one, which made one for each of its members."""
+    packets = scene.messages * (MESSAGE_BYTES // MTU_BYTES)
+    branches = scene.members - scene.inner + 1
+    for name, found, copies in (("outer", found, branches), ("inner", found["inner"], scene.inner)):
+        if found.get("copies_out", 0) < packets * copies:
+            return f"{found.get('copies_out', 0)} copies at the {name} switch, not {packets * copies}"
+        if found.get("copies_out", 0) > scene.most(packets * copies):
+            return f"{found.get('copies_out', 0)} copies at the {name} switch of {packets} packets"
+    return ""
+
+
+def copied_through(scene, found):
+    """The root made one copy for all that is behind the managed switch."""
+    packets = scene.messages * (MESSAGE_BYTES // MTU_BYTES)
+    copies = packets * (scene.members - scene.inner + 1)
+    if not copies <= found.get("copies_out", 0) <= scene.most(copies):
+        return f"{found.get('copies_out', 0)} copies at the root, not {copies}"
+    return ""
+
+
+def repaired_twice(scene, found):
+    """Packets were lost between the switches, and all came in the end."""
+    return copied_twice(scene, found) or ("" if found.get("naks_in") else "nothing was lost")
+
+
+def evicted_inside(_scene, found):
+    """The inner switch said who left, and the outer one has kept all that it has."""
+    if found.get("evicted"):
+        return "the outer switch evicted the inner one"
+    return evicted(_scene, found["inner"])
 
 
 def repaired(scene, found):
@@ -288,6 +370,13 @@ def scenes(quick):
         Perf("bowline perf write-bw to 2 over IPv6", "write-bw", 2, v6=True, proof=copied),
         Perf("1 % loss on one branch of 3", "write-bw", 3, seconds=4, member_fault="loss=1%",
              proof=spared),
+        Scene("ib_write_bw to 3 over two levels", "ib_write_bw", 3, inner=2, proof=copied_twice),
+        Perf("bowline perf write-bw to 3 over two levels, 1 % loss", "write-bw", 3, inner=2,
+             switch=["--link", "loss=1%,seed=9"], proof=repaired_twice),
+        Scene("ib_write_bw to 3 through a managed switch", "ib_write_bw", 3, inner=2, managed=True,
+              proof=copied_through),
+        Perf("bowline perf write-bw to 4 through a managed switch, 1 % loss", "write-bw", 4, inner=3,
+             managed=True, inner_switch=["--link", "loss=1%,seed=9"], proof=copied_through),
     ]
     if quick:
         return rows
@@ -315,4 +404,19 @@ def scenes(quick):
              sender=["--scheme", "ec-mds", "--link", "loss=1%,seed=7"]),
         Perf("the switch is killed and another one takes its place", "write-bw", 2, seconds=30,
              kill_after_s=2, restarts=True, proof=copied),
+        Scene("ib_send_bw to 4 over two levels, 0.1 % loss", "ib_send_bw", 4, inner=2, messages=2000,
+              switch=["--link", "loss=0.1%,seed=8"], inner_switch=["--link", "loss=0.1%,seed=2"],
+              proof=repaired_twice),
+        Scene("an inner switch is killed, the sender notices", "ib_write_bw", 3, inner=2, seconds=6,
+              kill_after_s=3, kills_inner=True, sender_fails=True),
+        Scene("a member of an inner switch is killed and evicted there", "ib_write_bw", 3, inner=2,
+              seconds=4, kill_after_s=3, kills_first=True, inner_switch=["--policy", "evict=200ms"],
+              proof=evicted_inside),
+        Scene("a managed switch is killed, the sender notices", "ib_send_bw", 3, inner=2, managed=True,
+              seconds=6, kill_after_s=3, kills_inner=True, sender_fails=True),
+        Perf("bowline perf write-bw to 3 through a managed switch over IPv6", "write-bw", 3, inner=2,
+             managed=True, v6=True, switch=["--insecure"], inner_switch=["--insecure"],
+             proof=copied_through),
+        Perf("an inner switch is killed, bowline perf notices", "write-bw", 3, inner=2, seconds=30,
+             kill_after_s=2, kills_inner=True, sender_fails=True),
     ]

@@ -11,7 +11,7 @@ use bowline_nic::{Completion, ControlError, ModifyError, PostError, WcStatus};
 use bowline_sdr::{Failure, SdrError};
 
 use crate::BatchError;
-use crate::multicast::ConnectGroupError;
+use crate::multicast::{ConnectGroupError, RemoteError};
 use crate::setup::SetupError;
 
 /// Who has to change something before the operation can succeed.
@@ -70,6 +70,9 @@ pub enum Error {
     /// A multicast group could not be created.
     #[error(transparent)]
     Multicast(#[from] ConnectGroupError),
+    /// A controller and a managed switch do not agree.
+    #[error(transparent)]
+    Switch(#[from] RemoteError),
     /// Setting up a connection failed.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -147,6 +150,8 @@ impl Error {
             Error::Group(GroupError::Control(ControlError::Exhausted { .. })) => Fault::Resource,
             Error::Group(_) | Error::Request(_) => Fault::Caller,
             Error::Multicast(ConnectGroupError::NoIds) => Fault::Resource,
+            Error::Switch(RemoteError::Version { .. } | RemoteError::Malformed(_)) => Fault::Peer,
+            Error::Switch(_) => Fault::Caller,
             Error::Multicast(_) => Fault::Caller,
             Error::Setup(e) => e.fault(),
             Error::Sdr(SdrError::Full { .. } | SdrError::Quarantined) => Fault::Resource,

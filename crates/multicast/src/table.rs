@@ -278,9 +278,12 @@ impl Table {
             return Err(InvalidTable::Members(members.len()));
         }
         let prefix = if root.in_port { root.sender_qpn.prefix() } else { GROUP_PREFIX };
+        // At an address of its own a switch may use the numbers that others use at theirs: if the
+        // sender is another switch, its queue pair is an ID too.
+        let is_senders = |id| id == root.sender_qpn && root.answers_to == self.key.sender;
         for (index, member) in members.iter().enumerate() {
             let is_twice = members[..index].iter().any(|other| other.id == member.id);
-            if member.id.prefix() != prefix || member.id == root.sender_qpn || is_twice {
+            if member.id.prefix() != prefix || is_senders(member.id) || is_twice {
                 return Err(InvalidTable::Id(member.id));
             }
             if member.branch >= self.branches.len() {

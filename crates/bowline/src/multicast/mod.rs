@@ -46,6 +46,7 @@
 //! # }
 //! ```
 
+mod control;
 mod copies;
 mod driver;
 mod group;
@@ -66,6 +67,7 @@ pub use bowline_multicast::{
     Cause, Counters, Event, EvictError, GroupKey, GroupStatus, MemberStatus, Policy, Record,
     RootStatus,
 };
+pub use control::{LEASE, RemoteError, RemoteStatus, RemoteSwitch, Shape, SwitchTree, TreeGroup};
 pub(crate) use copies::{Copier, Copies};
 pub use group::Group;
 pub use port::GroupPort;
@@ -77,7 +79,7 @@ use crate::ConnectOptions;
 use crate::endpoint::{Endpoint, RemoteMr};
 
 /// A member to be connected.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
     /// Its queue pair.
     pub endpoint: Endpoint,

@@ -7,13 +7,17 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, TrySendError};
 
-use super::{Connected, GroupMember, GroupOptions, GroupSwitch};
+use super::{GroupMember, GroupOptions, GroupSwitch, Policy, SwitchTree, TreeGroup};
 use crate::Error;
 use crate::setup::SetupError;
 use crate::setup::joining::{Status, encode_joined};
 use crate::setup::message::{self, HEADER_LEN, Kind, MAGIC};
+
+/// How many queue pairs members may have offered before the sender names its own. Programs that
+/// wait for each connection are one ahead.
+const MAX_AHEAD: usize = 64;
 
 /// A message with its header.
 struct Frame {
@@ -44,8 +48,8 @@ impl GroupSwitch {
     /// Serves a sender's set-up connection until one side hangs up: each of its queue pairs forms a
     /// group with one of each member's. Then the groups end.
     ///
-    /// A member that hangs up is excluded from then on; its policy decides what happens to the
-    /// group.
+    /// A member that hangs up later is excluded from then on; its policy decides what happens to
+    /// the group.
     ///
     /// # Errors
     /// If something fails other than by a side hanging up.
@@ -55,51 +59,80 @@ impl GroupSwitch {
         members: Vec<TcpStream>,
         options: &GroupOptions,
     ) -> Result<(), Error> {
-        let mut groups = Vec::new();
-        let outcome = self.relay_both_ways(sender, members, options, &mut groups);
-        for group in &groups {
-            self.disconnect(group);
-        }
-        outcome
+        SwitchTree::alone(self, members.len()).relay(sender, members, options)
     }
+}
 
-    fn relay_both_ways(
+impl SwitchTree<'_> {
+    /// As [`GroupSwitch::relay`], with groups over all switches of the tree. There are as many
+    /// members as the tree has places for, in their order.
+    ///
+    /// # Errors
+    /// If something fails other than by a side hanging up.
+    pub fn relay(
         &self,
         sender: &TcpStream,
         members: Vec<TcpStream>,
         options: &GroupOptions,
-        groups: &mut Vec<Connected>,
     ) -> Result<(), Error> {
-        let (offers, offered) = mpsc::channel();
+        let (offers, offered) = mpsc::sync_channel(MAX_AHEAD);
         let to_members = members.iter().map(TcpStream::try_clone).collect::<io::Result<Vec<_>>>();
         let to_members = to_members.map_err(SetupError::Io)?;
         std::thread::scope(|scope| {
-            let forward = scope.spawn(|| forward(sender, to_members, &offers));
-            let mut back = Back { switch: self, sender, members, options, groups, offered };
+            let groups = Vec::new();
+            let forward = Forward { sender, members: to_members, options, groups, offered };
+            let forward = scope.spawn(|| forward.run());
+            let expected = members.len();
+            let members = members.into_iter().enumerate().collect();
+            let is_forming = true;
+            let mut back =
+                Back { tree: self, sender, members, expected, is_forming, options, offers };
             let outcome = back.run();
             // The remaining ends learn that it is over, and so does the other thread.
-            for stream in back.members.iter().chain([sender]) {
+            for stream in back.members.iter().map(|(_, member)| member).chain([sender]) {
                 let _ = stream.shutdown(Shutdown::Both);
             }
+            drop(back);
             let forwarded = forward.join().unwrap_or(Ok(()));
             outcome.and(forwarded)
         })
     }
 }
 
-/// Passes the sender's messages on to all members, until it hangs up. Its queue pairs go to the
-/// other thread.
-fn forward(
-    mut sender: &TcpStream,
+/// The queue pairs of all members, whose IDs are reserved and whom the sender has been told of.
+struct Offer<'a> {
+    group: TreeGroup<'a>,
+    /// The members that are still there, by their index among all of them.
+    indices: Vec<usize>,
+}
+
+/// From the sender to the members, and everything that needs the sender's queue pair.
+struct Forward<'a> {
+    sender: &'a TcpStream,
+    /// All of them, also those that have hung up.
     members: Vec<TcpStream>,
-    offers: &mpsc::Sender<Frame>,
-) -> Result<(), Error> {
-    let outcome = loop {
-        match read_frame(&mut sender) {
-            Ok(Some(frame)) if frame.kind == Kind::Endpoint => {
-                if offers.send(frame).is_err() {
-                    break Ok(());
-                }
+    options: &'a GroupOptions,
+    /// They end with this.
+    groups: Vec<TreeGroup<'a>>,
+    offered: mpsc::Receiver<Offer<'a>>,
+}
+
+impl<'a> Forward<'a> {
+    /// Runs until the sender hangs up.
+    fn run(mut self) -> Result<(), Error> {
+        let outcome = self.pass_on();
+        for member in &self.members {
+            let _ = member.shutdown(Shutdown::Both);
+        }
+        outcome
+    }
+
+    fn pass_on(&mut self) -> Result<(), Error> {
+        while let Some(frame) = read_frame(&mut &*self.sender)? {
+            if frame.kind == Kind::Endpoint {
+                let Ok(offer) = self.offered.recv() else { return Ok(()) };
+                self.connect(&frame, offer)?;
+                continue;
             }
             // A switch makes the copies, so members cannot also get them by multicast.
             Ok(Some(frame)) if frame.kind == Kind::Join => {
@@ -107,28 +140,42 @@ fn forward(
                 let _ = sender.write_all(&message::frame(Kind::Joined, &no)?);
             }
             // The other thread notices a member that has hung up.
-            Ok(Some(frame)) => members.iter().for_each(|mut member| {
+            for mut member in &self.members {
                 let _ = member.write_all(&frame.bytes);
-            }),
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
+            }
         }
-    };
-    for member in &members {
-        let _ = member.shutdown(Shutdown::Both);
+        Ok(())
     }
-    outcome
+
+    /// Creates a group of the sender's queue pair and the members', and tells the members. They are
+    /// told here so that whatever the sender says next reaches them later.
+    fn connect(&mut self, frame: &Frame, offer: Offer<'a>) -> Result<(), Error> {
+        let Offer { mut group, indices } = offer;
+        let (sender, regions) = message::decode_endpoint(frame.body())?;
+        group.connect(&sender, self.options)?;
+        for (index, endpoint) in indices.into_iter().zip(group.for_members()) {
+            let body = message::encode_endpoint(&endpoint, &regions)?;
+            // One that has hung up is noticed when its next message is due.
+            let _ = (&self.members[index]).write_all(&message::frame(Kind::Endpoint, &body)?);
+        }
+        self.groups.push(group);
+        Ok(())
+    }
 }
 
 /// From the members to the sender.
 struct Back<'a> {
-    switch: &'a GroupSwitch,
+    tree: &'a SwitchTree<'a>,
     sender: &'a TcpStream,
-    members: Vec<TcpStream>,
+    /// With their index among all of them.
+    members: Vec<(usize, TcpStream)>,
+    /// How many there were.
+    expected: usize,
+    /// From the beginning until members are ready to receive, and again with each queue pair: all
+    /// that the group is meant to have must be there. Later its policy decides.
+    is_forming: bool,
     options: &'a GroupOptions,
-    groups: &'a mut Vec<Connected>,
-    /// The sender's queue pairs, one by one.
-    offered: mpsc::Receiver<Frame>,
+    offers: mpsc::SyncSender<Offer<'a>>,
 }
 
 impl Back<'_> {
@@ -136,54 +183,78 @@ impl Back<'_> {
         loop {
             let mut frames = Vec::with_capacity(self.members.len());
             let mut left = Vec::with_capacity(self.members.len());
-            for mut member in self.members.drain(..) {
+            for (index, mut member) in self.members.drain(..) {
                 if let Some(frame) = read_frame(&mut member)? {
                     frames.push(frame);
-                    left.push(member);
+                    left.push((index, member));
                 }
             }
             self.members = left;
             let Some(first) = frames.first() else { return Ok(()) };
+            if self.is_forming && frames.len() < least(self.options.policy, self.expected) {
+                return Err(left_early(self.expected - frames.len()));
+            }
+            self.is_forming = match first.kind {
+                Kind::Endpoint => true,
+                Kind::Barrier => false,
+                _ => self.is_forming,
+            };
             if frames.iter().any(|frame| frame.kind != first.kind) {
                 return Err(unlike());
             }
-            if first.kind == Kind::Endpoint {
-                let Ok(sender) = self.offered.recv() else { return Ok(()) };
-                self.connect(&sender, &frames)?;
+            let told = if first.kind == Kind::Endpoint {
+                self.offer(&frames)?
             } else if frames.iter().all(Frame::is_own) {
-                let nothing = message::frame(Kind::Data, &OWN_ANSWER)?;
-                if self.sender.write_all(&nothing).is_err() {
-                    return Ok(());
-                }
+                message::frame(Kind::Data, &OWN_ANSWER)?
             } else if frames.iter().any(|frame| frame.bytes != first.bytes) {
                 return Err(unlike());
-            } else if self.sender.write_all(&first.bytes).is_err() {
+            } else {
+                first.bytes.clone()
+            };
+            if self.sender.write_all(&told).is_err() {
                 return Ok(());
             }
         }
     }
 
-    /// Creates a group from the queue pairs that all have offered, and tells all ends.
-    fn connect(&mut self, sender: &Frame, frames: &[Frame]) -> Result<(), Error> {
-        let (endpoint, regions) = message::decode_endpoint(sender.body())?;
-        let mut offers = Vec::with_capacity(frames.len());
+    /// What the sender is told of the queue pairs that all members have offered: one queue pair.
+    ///
+    /// The sender's own is not needed for that. If the sender is a switch, it waits for this one
+    /// before it tells of its sender's.
+    fn offer(&self, frames: &[Frame]) -> Result<Vec<u8>, Error> {
+        let mut members = Vec::with_capacity(frames.len());
         for frame in frames {
             let (endpoint, regions) = message::decode_endpoint(frame.body())?;
-            offers.push(GroupMember { endpoint, regions });
+            members.push(GroupMember { endpoint, regions });
         }
-        let connected = self.switch.connect(&endpoint, &offers, self.options)?;
-        let told = |endpoint, regions: &[_]| {
-            let body = message::encode_endpoint(endpoint, regions)?;
-            message::frame(Kind::Endpoint, &body)
-        };
-        for (mut member, endpoint) in self.members.iter().zip(&connected.for_members) {
-            // One that has hung up is noticed when its next message is due.
-            let _ = member.write_all(&told(endpoint, &regions)?);
+        let indices: Vec<usize> = self.members.iter().map(|(index, _)| *index).collect();
+        let mut group = self.tree.reserve(&indices)?;
+        let (endpoint, regions) = group.offer(members)?;
+        let body = message::encode_endpoint(&endpoint, &regions)?;
+        // If the other thread has ended, so has the sender, and the next write tells.
+        if let Err(TrySendError::Full(_)) = self.offers.try_send(Offer { group, indices }) {
+            return Err(Error::Invalid {
+                what: "members",
+                why: "they offer queue pairs that the sender does not connect to".to_owned(),
+            });
         }
-        let answer = told(&connected.for_sender, &connected.regions)?;
-        self.groups.push(connected);
-        let _ = self.sender.write_all(&answer);
-        Ok(())
+        Ok(message::frame(Kind::Endpoint, &body)?)
+    }
+}
+
+/// How many of the members that a group is meant to have must be there when it is created.
+fn least(policy: Policy, expected: usize) -> usize {
+    match policy {
+        Policy::Fail => expected,
+        Policy::Evict { least, .. } => least,
+        Policy::Quorum { k, .. } => k,
+    }
+}
+
+fn left_early(gone: usize) -> Error {
+    Error::Invalid {
+        what: "members",
+        why: format!("{gone} of them hung up before the group was created: see their errors"),
     }
 }
 

@@ -12,16 +12,18 @@ use bowline_io::{
 };
 use bowline_multicast::plan::IdPool;
 use bowline_multicast::{
-    Counters, Event, EvictError, GroupKey, GroupStatus, InvalidTable, Origin, Record, Switch,
-    SwitchLimits, Table,
+    Counters, Event, EvictError, GroupKey, GroupStatus, InvalidTable, Origin, Record, Region,
+    Switch, SwitchLimits, Table,
 };
 use bowline_nic::{Mtu, Time};
 use bowline_wire::{Qpn, ROCE_UDP_PORT};
 
+use super::control::{GroupSpec, Info, RemoteError};
 use super::driver::Driver;
 use super::home::Home;
 use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, Reserved};
-use crate::endpoint::Endpoint;
+use crate::Error;
+use crate::endpoint::{Endpoint, RemoteMr};
 
 /// How a [`GroupSwitch`] is opened.
 #[derive(Clone, Debug)]
@@ -194,6 +196,54 @@ impl GroupSwitch {
             self.give_back(&reserved);
         }
         connected
+    }
+
+    /// Installs a group of reserved IDs, or a newer version of it.
+    pub(super) fn install_spec(&self, spec: &GroupSpec) -> Result<(), Error> {
+        let (ids, members): (Vec<Qpn>, Vec<GroupMember>) = spec.members.iter().cloned().unzip();
+        let reserved = Reserved { group: spec.group, ids };
+        let (policy, as_in_the_paper) = (spec.policy, spec.as_in_the_paper);
+        let options = GroupOptions { policy, as_in_the_paper, ..GroupOptions::default() };
+        let home = Home::Switch(self.origin, self.mtu);
+        let (table, _) = home.prepare(&reserved, &spec.sender, &members, &options)?;
+        // The sender addresses the memory as at first, also when the first member has left.
+        let region = |r: &RemoteMr| Region { va: r.addr, len: r.len, rkey: r.rkey };
+        let regions = spec.regions.iter().map(region).collect();
+        let table = Table { epoch: spec.epoch, regions, ..table };
+        let now = self.shared.now();
+        let mut engine = self.shared.engine();
+        if let Some(asked) = spec.joins_at {
+            let next = engine.next_psn(&table.key);
+            if next != Some(asked) {
+                return Err(RemoteError::Moved { asked, next }.into());
+            }
+        }
+        engine.install(now, table).map_err(ConnectGroupError::from)?;
+        Ok(())
+    }
+
+    /// Removes a group, if it has been installed, and frees its IDs.
+    pub(super) fn end_group(&self, key: Option<&GroupKey>, reserved: &Reserved) {
+        if let Some(key) = key {
+            self.shared.engine().remove(key);
+        }
+        self.give_back(reserved);
+    }
+
+    /// More IDs for a group.
+    pub(super) fn reserve_more(&self, count: usize) -> Result<Vec<Qpn>, ConnectGroupError> {
+        let mut pool = self.ids();
+        let ids: Vec<Qpn> = std::iter::from_fn(|| pool.take()).take(count).collect();
+        if ids.len() < count {
+            ids.into_iter().for_each(|id| pool.give_back(id));
+            return Err(ConnectGroupError::NoIds);
+        }
+        Ok(ids)
+    }
+
+    /// Its address, and the largest MTU that it carries.
+    pub(super) fn info(&self) -> Info {
+        Info { origin: self.origin, mtu: self.mtu }
     }
 
     fn try_connect(

@@ -72,7 +72,7 @@ fn describe(group: &GroupStatus) -> Value {
     let mut object = json!({
         "id": key.id.to_string(), "sender": key.sender, "epoch": epoch, "branches": branches,
     });
-    if let Some(RootStatus { policy, has_failed, outstanding, members }) = root {
+    if let Some(RootStatus { policy, has_failed, outstanding, members, .. }) = root {
         object["policy"] = policy_text(policy).into();
         object["failed"] = (*has_failed).into();
         object["outstanding_packets"] = (*outstanding).into();

@@ -1,9 +1,11 @@
 //! `bowline switch`: reliable multicast, transparent to programs.
 
 mod control;
+mod managed;
 mod perftest;
 mod policy;
 mod proxy;
+mod through;
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -11,16 +13,22 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline::multicast::{Event, GroupOptions, GroupSwitch, SwitchOptions};
+use bowline::multicast::{Event, GroupOptions, GroupSwitch, Policy, SwitchOptions};
 use bowline::{LinkProfile, Via};
+use bowline_io::control::ControlServer;
 use clap::{Args, ValueEnum};
 
 pub(crate) use control::parse_id;
 use policy::PolicyArg;
 use proxy::Proxy;
+use through::{Through, ThroughArg};
 
-/// Maximum number of senders that set up connections at the same time.
+use crate::peers::Trust;
+
+/// Maximum number of senders that set up connections at the same time, or of controllers.
 const MAX_SENDERS: usize = 64;
+/// The port of a switch that is not told another one.
+const DEFAULT_PORT: u16 = 18515;
 
 /// How often the switch checks for events to report.
 const LOOK: Duration = Duration::from_millis(50);
@@ -34,19 +42,47 @@ const LOOK: Duration = Duration::from_millis(50);
                                   … a switch that makes them one …\n  \
     bowline run --device bl0=127.0.0.1 -- ib_write_bw 127.0.0.100    … and a sender\n\n  \
     bowline perf write-bw -d 127.0.0.2 -p 18516                      likewise with Bowline's own\n  \
-    bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n\
+    bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n  \
+    bowline switch 127.0.0.101 --members 127.0.0.100:18515,127.0.0.4:18516 --listen 18519\n                              \
+                                  a switch with another one as a member\n\n  \
+    bowline switch 10.0.2.100 --managed                              in the rack of the members …\n  \
+    bowline switch 10.0.1.100 --members 10.0.2.2:18516,10.0.2.3:18516 --through 10.0.2.100=10.0.2.2,10.0.2.3\n                              \
+                                  … and near the sender: one copy goes to that rack\n\n\
     A completion at the sender means that all members have the message. Root is not needed: ADDR may be any\n\
     address of this machine that no device uses. With --via xdp it is needed, and packets bypass the kernel's\n\
-    network stack. While it runs, `bowline group` shows its groups and evicts members.")]
+    network stack. While it runs, `bowline group` shows its groups and evicts members. A managed\n\
+    switch and the one that uses it authenticate each other: see `bowline key`.")]
 pub(crate) struct SwitchArgs {
     /// The switch's own address
     addr: IpAddr,
     /// Addresses where the members listen for their peer, e.g. 127.0.0.2:18516,127.0.0.3:18517
-    #[arg(long, required = true, value_delimiter = ',', value_name = "HOST:PORT")]
+    #[arg(
+        long,
+        required_unless_present = "managed",
+        value_delimiter = ',',
+        value_name = "HOST:PORT"
+    )]
     members: Vec<SocketAddr>,
-    /// TCP port on which senders set up their connections
-    #[arg(long, default_value_t = 18515, value_name = "PORT")]
+    /// Copy to these members through a managed switch (HOST or HOST:PORT), which may also be behind
+    /// another one. Members are those of --members, by address or with their port. May be repeated
+    #[arg(long, value_name = "SWITCH=MEMBER,…", conflicts_with = "managed")]
+    through: Vec<ThroughArg>,
+    /// Get the groups from switches that name this one in --through, instead of having members
+    #[arg(long, conflicts_with_all = ["members", "policy", "merge", "once"])]
+    managed: bool,
+    /// TCP port on which senders set up their connections, or controllers connect
+    #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
     listen: u16,
+    /// Between managed switches and their controllers: disable authentication and encryption (on
+    /// loopback they are off by default)
+    #[arg(long)]
+    insecure: bool,
+    /// Authenticate managed switches and their controllers on loopback too
+    #[arg(long, visible_alias = "seal", conflicts_with = "insecure")]
+    secure: bool,
+    /// Accept the key of a managed switch that is not known yet, without asking
+    #[arg(long, conflicts_with = "insecure")]
+    accept_new: bool,
     /// What to do with members that fail or lag: `fail` the group, `evict=TIME` them, or accept a
     /// quorum with `quorum=K,TIME`
     #[arg(long, default_value = "fail", value_name = "POLICY")]
@@ -79,23 +115,33 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
     if matches!(args.via, Via::Shm | Via::Auto) {
         return Err(format!("invalid --via {}: a switch supports udp and xdp", args.via).into());
     }
+    if args.members.contains(&SocketAddr::new(args.addr, args.listen)) {
+        let why = "the switch cannot be its own member";
+        return Err(format!("invalid --members {}:{}: {why}", args.addr, args.listen).into());
+    }
     let (via, link) = (args.via, args.link.clone());
     let options = SwitchOptions { via, link, ..SwitchOptions::new(args.addr) };
     let switch = Arc::new(GroupSwitch::open(&options)?);
+    if args.managed {
+        report_events(&switch);
+        let _control = start_control(&switch, args.addr);
+        return managed::serve(&switch, args);
+    }
+    let through = Arc::new(through(args)?);
     let listener = TcpListener::bind((args.addr, args.listen))
         .map_err(|e| format!("cannot listen on {}:{}: {e}", args.addr, args.listen))?;
     let policy = args.policy.0;
     let as_in_the_paper = args.merge == MergeArg::Paper;
     let options = GroupOptions { policy, as_in_the_paper, ..GroupOptions::default() };
     report_events(&switch);
-    // The switch also works without it.
-    let _control = control::start(&switch, args.addr)
-        .map_err(|e| eprintln!("`bowline group` will not find this switch: {e}"));
+    let _control = start_control(&switch, args.addr);
     let via = switch.via();
     say(&format!("{} ({via}): waiting for senders on port {}", args.addr, args.listen))?;
     loop {
         let (client, from) = listener.accept()?;
-        let proxy = Proxy { switch: Arc::clone(&switch), members: args.members.clone(), options };
+        let (switch_too, through) = (Arc::clone(&switch), Arc::clone(&through));
+        let members = args.members.clone();
+        let proxy = Proxy { switch: switch_too, through, members, options };
         if args.once {
             let outcome = proxy.serve(client);
             say(&totals(&switch))?;
@@ -112,6 +158,26 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
             }
         });
     }
+}
+
+/// The managed switches behind this one, which must be there when it starts.
+fn through(args: &SwitchArgs) -> Result<Through, String> {
+    if !args.through.is_empty() && matches!(args.policy.0, Policy::Quorum { .. }) {
+        let why = "switches do not count members together";
+        return Err(format!("--policy quorum does not go with --through: {why}; use evict=TIME"));
+    }
+    let SwitchArgs { insecure, secure, accept_new, .. } = *args;
+    let trust = Trust { insecure, secure, accept_new, ..Trust::default() };
+    let through = Through::new(&args.members, &args.through, trust)?;
+    through.connect()?;
+    Ok(through)
+}
+
+/// Answers `bowline group`. The switch also works without it.
+fn start_control(switch: &Arc<GroupSwitch>, addr: IpAddr) -> Option<ControlServer> {
+    control::start(switch, addr)
+        .inspect_err(|e| eprintln!("`bowline group` will not find this switch: {e}"))
+        .ok()
 }
 
 /// Prints the switch's events while it runs, and exits the process when it fails.

@@ -13,9 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline::Qpn;
-use bowline::multicast::{Connected, GroupMember, GroupOptions, GroupSwitch, SETUP_MAGIC};
+use bowline::multicast::{
+    GroupMember, GroupOptions, GroupSwitch, SETUP_MAGIC, SwitchTree, TreeGroup,
+};
 
 use super::perftest::Key;
+use super::through::Through;
 
 /// The longest message. perftest's have about a hundred bytes.
 const MAX_MESSAGE: usize = 4096;
@@ -26,6 +29,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// The set-up of one sender.
 pub(super) struct Proxy {
     pub(super) switch: Arc<GroupSwitch>,
+    pub(super) through: Arc<Through>,
     pub(super) members: Vec<SocketAddr>,
     pub(super) options: GroupOptions,
 }
@@ -40,26 +44,22 @@ impl Proxy {
     pub(super) fn serve(&self, client: TcpStream) -> Result<(), String> {
         let wrong = |e: io::Error| format!("set-up connection: {e}");
         client.set_nodelay(true).map_err(wrong)?;
-        if is_bowline(&client).map_err(wrong)? {
+        let is_bowline = is_bowline(&client).map_err(wrong)?;
+        // What the managed switches have of this sender's groups ends with these connections.
+        let tree = SwitchTree::new(&self.switch, self.through.connect()?, self.through.shape());
+        let tree = tree.map_err(|error| error.to_string())?;
+        if is_bowline {
             let members = self.connect_members()?.into_iter().filter_map(|m| m.stream).collect();
-            let served = self.switch.relay(&client, members, &self.options);
+            let served = tree.relay(&client, members, &self.options);
             return served.map_err(|error| error.to_string());
         }
-        let mut groups = Vec::new();
-        let outcome = self.relay(client, &mut groups);
-        for (_, group) in &groups {
-            self.switch.disconnect(group);
-        }
-        outcome
+        self.relay(client, &tree)
     }
 
-    fn relay(
-        &self,
-        mut client: TcpStream,
-        groups: &mut Vec<(Qpn, Connected)>,
-    ) -> Result<(), String> {
+    fn relay(&self, mut client: TcpStream, tree: &SwitchTree<'_>) -> Result<(), String> {
         let at = client.local_addr().map_err(|e| format!("set-up connection: {e}"))?.ip();
         let mut members = self.connect_members()?;
+        let mut groups = Groups { tree, list: Vec::new() };
         let mut message = vec![0; MAX_MESSAGE];
         loop {
             let len = match client.read(&mut message) {
@@ -69,7 +69,7 @@ impl Proxy {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
                 Err(error) => return Err(format!("set-up connection: {error}")),
             };
-            let answer = self.exchange(&message[..len], &mut members, groups, at)?;
+            let answer = self.exchange(&message[..len], &mut members, &mut groups, at)?;
             if client.write_all(&answer).is_err() {
                 return Ok(());
             }
@@ -91,35 +91,47 @@ impl Proxy {
         &self,
         message: &[u8],
         members: &mut [Member],
-        groups: &mut Vec<(Qpn, Connected)>,
+        groups: &mut Groups<'_>,
         at: IpAddr,
     ) -> Result<Vec<u8>, String> {
         let Some(sender) = Key::parse(message) else {
             let answers = ask_all(members, |_| message.to_vec());
             return first_of(answers);
         };
-        let known = groups.iter().position(|(qpn, _)| *qpn == sender.qpn);
-        if let Some(known) = known {
+        if let Some((_, group)) = groups.list.iter().find(|(qpn, _)| *qpn == sender.qpn) {
             // Keys are exchanged more than once.
-            let group = &groups[known].1;
-            let answers = ask_all(members, |member| redirected(message, group.ids[member], at));
-            return first_of(answers).map(|answer| redirected(&answer, group.group.id, at));
+            let answers = ask_all(members, |member| for_member(message, group, member));
+            return first_of(answers).map(|answer| redirected(&answer, group.id(), at));
         }
-        let reserved = self.switch.reserve(members.len()).map_err(|e| e.to_string())?;
-        let answers = ask_all(members, |member| redirected(message, reserved.ids[member], at));
+        let all: Vec<usize> = (0..members.len()).collect();
+        let mut group = groups.tree.reserve(&all).map_err(|e| e.to_string())?;
+        let answers = ask_all(members, |member| for_member(message, &group, member));
         let mut offers = Vec::with_capacity(answers.len());
         for (member, answer) in answers.iter().enumerate() {
             let key = answer.as_deref().and_then(Key::parse);
             let key = key.ok_or_else(|| format!("member {} sent no key", self.members[member]))?;
             offers.push(GroupMember { endpoint: key.endpoint(), regions: vec![key.region()] });
         }
-        let connected = self
-            .switch
-            .connect_reserved(reserved, &sender.endpoint(), &offers, &self.options)
-            .map_err(|error| error.to_string())?;
-        let answer = redirected(&first_of(answers)?, connected.group.id, at);
-        groups.push((sender.qpn, connected));
+        let connected =
+            group.offer(offers).and_then(|_| group.connect(&sender.endpoint(), &self.options));
+        connected.map_err(|error| error.to_string())?;
+        let answer = redirected(&first_of(answers)?, group.id(), at);
+        groups.list.push((sender.qpn, group));
         Ok(answer)
+    }
+}
+
+/// The groups of a sender, by its queue pairs.
+struct Groups<'a> {
+    tree: &'a SwitchTree<'a>,
+    list: Vec<(Qpn, TreeGroup<'a>)>,
+}
+
+/// A sender's key as a member gets it: with the QPN and the address of the switch before it.
+fn for_member(message: &[u8], group: &TreeGroup<'_>, member: usize) -> Vec<u8> {
+    match group.peer_of(member) {
+        Some((at, id)) => redirected(message, id, at),
+        None => message.to_vec(),
     }
 }
 

@@ -192,6 +192,10 @@ impl Root {
         self.config.answers_to
     }
 
+    pub(crate) fn next_psn(&self) -> Option<Psn> {
+        self.sent_end
+    }
+
     pub(crate) fn member_ids(&self) -> impl Iterator<Item = Qpn> {
         self.members.iter().map(|member| member.config.id)
     }
@@ -221,6 +225,7 @@ impl Root {
             policy: self.config.policy,
             has_failed: self.failed.is_some(),
             outstanding: self.told.and_then(behind),
+            next_psn: self.sent_end,
             members: members.collect(),
         }
     }

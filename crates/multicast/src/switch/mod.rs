@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bowline_link::Time;
-use bowline_wire::{BthView, FlowKey, NakCode, OpKind, PacketView, Qpn, Service};
+use bowline_wire::{BthView, FlowKey, NakCode, OpKind, PacketView, Psn, Qpn, Service};
 
 pub use status::{EvictError, GroupStatus, MemberStatus, RootStatus};
 
@@ -224,6 +224,12 @@ impl Switch {
     pub fn records(&self, key: &GroupKey) -> impl Iterator<Item = (Qpn, Record)> {
         let group = self.by_key.get(key).and_then(|slot| self.groups[*slot].as_ref());
         group.and_then(|group| group.root.as_ref()).into_iter().flat_map(Root::records)
+    }
+
+    /// The PSN after the last that a group's sender has sent, as far as its root has seen.
+    pub fn next_psn(&self, key: &GroupKey) -> Option<Psn> {
+        let group = self.by_key.get(key).and_then(|slot| self.groups[*slot].as_ref());
+        group.and_then(|group| group.root.as_ref()).and_then(Root::next_psn)
     }
 
     /// Handles a frame.

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use bowline_link::Time;
-use bowline_wire::Qpn;
+use bowline_wire::{Psn, Qpn};
 use thiserror::Error;
 
 use super::Switch;
@@ -33,6 +33,8 @@ pub struct RootStatus {
     /// Packets that were sent and not acknowledged to the sender. `None` while that is unknown,
     /// after a restart.
     pub outstanding: Option<u32>,
+    /// The PSN after the last that the sender has sent, as far as this switch has seen.
+    pub next_psn: Option<Psn>,
     /// The members, evicted ones included.
     pub members: Vec<MemberStatus>,
 }

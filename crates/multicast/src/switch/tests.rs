@@ -448,6 +448,8 @@ fn tables_are_checked() {
     change(|t| t.root.as_mut().unwrap().members.clear(), InvalidTable::Members(0));
     change(|t| t.root.as_mut().unwrap().members[1].branch = 2, InvalidTable::Branch(2));
     change(|t| t.root.as_mut().unwrap().members[1].id = Qpn::new(0x11), InvalidTable::Id(real));
+    // Where answers go to the sender's own address, its queue pair is no member ID.
+    change(|t| t.root.as_mut().unwrap().sender_qpn = member_id(0), InvalidTable::Id(member_id(0)));
     change(
         |t| t.root.as_mut().unwrap().policy = Policy::Quorum { k: 3, after_ns: 1 },
         InvalidTable::Policy(3),
