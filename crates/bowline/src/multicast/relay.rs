@@ -135,9 +135,10 @@ impl<'a> Forward<'a> {
                 continue;
             }
             // A switch makes the copies, so members cannot also get them by multicast.
-            Ok(Some(frame)) if frame.kind == Kind::Join => {
+            if frame.kind == Kind::Join {
                 let no = encode_joined(Status::Refused, "a switch stands before its members");
-                let _ = sender.write_all(&message::frame(Kind::Joined, &no)?);
+                let _ = (&*self.sender).write_all(&message::frame(Kind::Joined, &no)?);
+                continue;
             }
             // The other thread notices a member that has hung up.
             for mut member in &self.members {
