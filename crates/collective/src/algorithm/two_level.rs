@@ -2,8 +2,8 @@
 //!
 //! Each speaker of a host owns a block, and each host owns a part of that block. All ranks of a
 //! host are speakers, unless the path between hosts is better left to few of them. The chunks of a
-//! part go through four rounds: to the block's owner on the same host, to the part's owner on another
-//! host, and back the same way. A chunk moves on as soon as it is reduced.
+//! part go through four rounds: to the block's owner on the same host, to the part's owner on
+//! another host, and back the same way. A chunk moves on as soon as it is reduced.
 
 use std::ops::Range;
 
