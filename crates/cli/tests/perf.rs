@@ -123,8 +123,9 @@ fn the_loss_figure_is_what_the_link_lost() {
         run("write-bw", &["-s", "256K", "-n", "30", "--scheme", "sr-nack", "--link", link]);
     let lost = report["results"][0]["ends"]["to_server"]["lost_packets"].as_u64().unwrap();
     let of_link = counter(&report, "port", "impair_lost");
-    // The ends keep exchanging packets while they count, so a few may be in flight.
-    assert!(lost > 0 && lost.abs_diff(of_link) <= 10, "{report}");
+    // The ends keep exchanging packets while they count: as many as the link holds may be in
+    // flight, which are 24 of 4 KiB at this rate and delay.
+    assert!(lost > 0 && lost.abs_diff(of_link) <= 32, "{report}");
 }
 
 /// Both ends of a scheme must cut messages in the same way, so the server uses the MTU that only
