@@ -31,8 +31,9 @@ pub type Opened = (Box<dyn Port>, u8);
 const FIRST_QPNS: u16 = 1 << 14;
 /// The window towards a peer of a device on loopback. Between processes of one host, senders wait
 /// for space in the receiver's socket, so it may hold more than is safe on a network. A receiver
-/// that has no core for a while then has more to work on when it gets one.
-const LOOPBACK_WINDOW: u32 = 4 << 20;
+/// that has no core for a while then has more to work on when it gets one. Twice as much still fits
+/// a socket: a switch does not see its members' sockets, and may have to send all of it again.
+const LOOPBACK_WINDOW: u32 = 3 << 20;
 
 /// State that the engines of a device share.
 struct Common {
