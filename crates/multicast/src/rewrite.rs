@@ -42,6 +42,13 @@ impl Edit {
         Edit { flow, qpn: self.qpn.map(|_| id), place, icrc: self.icrc }
     }
 
+    /// The changes that turn another copy of the packet, from which `back` leads back, into this
+    /// one.
+    pub fn after(self, back: &Edit) -> Edit {
+        let (qpn, place) = (self.qpn.or(back.qpn), self.place.or(back.place));
+        Edit { qpn, place, icrc: self.icrc ^ back.icrc, ..self }
+    }
+
     /// Rewrites a packet, BTH to ICRC, which must be the one that this edit was made for.
     pub fn apply(&self, packet: &mut [u8]) {
         if let Some(qpn) = self.qpn
@@ -227,6 +234,15 @@ mod tests {
                 src: terminates.then_some(Origin { addr: addr(v6, hosts[3]), port: ports[1] }),
                 leaf: is_leaf.then_some(leaf),
             });
+            // A second branch, whose copies are made of the first one's.
+            let mut other = Rewriter::new(Branch {
+                dst: addr(v6, hosts[3]),
+                src: None,
+                leaf: damage.then(|| Leaf {
+                    qpn: Qpn::new(!qpn),
+                    places: vec![Place { va: !to_va, rkey: !rkeys[1] }],
+                }),
+            });
             let base = va.wrapping_sub(24);
             // Lengths recur, as in bursts, so that both the cached and the computed path are taken.
             for len in lens.iter().chain(&lens) {
@@ -243,8 +259,14 @@ mod tests {
                 let before = bytes.clone();
                 edit.apply(&mut bytes);
                 let mut back = bytes.clone();
-                edit.inverse(from, id, old.as_ref()).apply(&mut back);
-                prop_assert_eq!(back, before);
+                let inverse = edit.inverse(from, id, old.as_ref());
+                inverse.apply(&mut back);
+                prop_assert_eq!(&back, &before);
+                let other = other.edit(&from, id, bytes.len(), old.as_ref());
+                other.apply(&mut back);
+                let mut across = bytes.clone();
+                other.after(&inverse).apply(&mut across);
+                prop_assert_eq!(across, back);
                 let view = PacketView::parse(&bytes).expect("well formed");
                 prop_assert_eq!(view.dest_qpn(), if is_leaf { Qpn::new(qpn) } else { id });
                 if let Some(reth) = view.reth().filter(|_| is_leaf) {

@@ -6,7 +6,7 @@ use bowline_multicast::{Edit, Switch};
 use bowline_nic::{FrameMeta, IpId, Time};
 use bowline_wire::FlowKey;
 
-use super::outgoing::{Copied, Copier, Outgoing, Train, bits, has_one_aim};
+use super::outgoing::{Copier, Outgoing, Train, Trains, bits};
 
 /// Several trains that are shorter than this on average are copied, which lets them leave as one:
 /// the kernel takes about as long for another datagram as for so many bytes.
@@ -17,8 +17,6 @@ const SHORT_BYTES: usize = 16 << 10;
 pub(super) struct Forwarding {
     /// The envelope of each datagram; `None` if it is unusable.
     heads: Vec<Option<Head>>,
-    /// The way back from the copies of a branch.
-    edits: Vec<Option<Edit>>,
     onward: Vec<Onward>,
 }
 
@@ -34,6 +32,12 @@ impl Head {
     fn train<'a>(&self, bytes: &'a [u8]) -> Train<'a> {
         let Head { flow, tos, frame_len, ip_id } = *self;
         Train { flow, tos, bytes, frame_len, ip_id }
+    }
+}
+
+impl Trains for dyn Round + '_ {
+    fn train(&mut self, number: usize, _: &Edit) -> &mut [u8] {
+        self.bytes(number)
     }
 }
 
@@ -75,10 +79,11 @@ impl Copier {
     fn goes_in_place(&self, heads: &[Option<Head>], round: &mut dyn Round) -> bool {
         let (mut trains, mut bytes) = (0, 0);
         for train in self.trains() {
-            let first = &train[0];
-            let Some(head) = heads[first.train] else { return false };
-            let len = round.bytes(first.train).len();
-            if train.len() != len.div_ceil(head.frame_len.max(1)) || !has_one_aim(train) {
+            let datagram = train[0].train;
+            let Some(head) = heads[datagram] else { return false };
+            let len = round.bytes(datagram).len();
+            let frames = len.div_ceil(head.frame_len.max(1));
+            if Copier::len_of(train) != frames || !self.has_one_aim(train) {
                 return false;
             }
             trains += 1;
@@ -89,19 +94,20 @@ impl Copier {
 
     /// Sends all trains to one branch after the other.
     fn send_in_place(
-        &self,
+        &mut self,
         engine: &mut Switch,
         forwarding: &mut Forwarding,
         round: &mut dyn Round,
         out: &mut Outgoing,
     ) {
-        let branches = self.trains().fold(0, |all, train| all | train[0].replicas.branch_set());
+        let Forwarding { heads, onward } = forwarding;
+        let branches = self.trains().fold(0, |all, train| all | self.aim_of(train).branch_set());
         for branch in bits(branches) {
-            let Forwarding { heads, edits, onward } = &mut *forwarding;
-            self.redirect_round(engine, branch, heads, round, (edits, onward));
+            self.rewrite(engine, branch, round);
+            self.address(engine, branch, heads, onward);
             let sent = round.send(onward);
-            self.restore_round(branch, edits, round);
             if let Some(next) = onward.get(sent) {
+                self.restore(round);
                 let rest = branches & (u64::MAX << branch) << 1;
                 self.copy_all(engine, heads, round, (next.datagram, 1 << branch), out);
                 self.copy_all(engine, heads, round, (0, rest), out);
@@ -110,51 +116,23 @@ impl Copier {
         }
     }
 
-    /// The trains that a branch gets.
-    fn trains_to(&self, branch: usize) -> impl Iterator<Item = &[Copied]> {
-        self.trains().filter(move |train| train[0].replicas.branch_set() >> branch & 1 != 0)
-    }
-
-    /// Rewrites the trains into the copies for one branch.
-    fn redirect_round(
+    /// Collects the trains that a branch gets, and where they go.
+    fn address(
         &self,
         engine: &mut Switch,
         branch: usize,
         heads: &[Option<Head>],
-        round: &mut dyn Round,
-        (edits, onward): (&mut Vec<Option<Edit>>, &mut Vec<Onward>),
+        onward: &mut Vec<Onward>,
     ) {
-        edits.clear();
         onward.clear();
-        for train in self.trains_to(branch) {
-            let datagram = train[0].train;
-            let bytes = round.bytes(datagram);
-            let mut flow = None;
-            for Copied { replicas, place, .. } in train {
-                let edit = engine.edit(replicas, branch);
-                if let Some(edit) = &edit {
-                    edit.apply(&mut bytes[place.clone()]);
-                }
-                // `None` for all frames of the train: the group ended since the engine decided.
-                flow = edit.as_ref().map(|edit| edit.flow);
-                edits.push(edit.map(|edit| replicas.undo(&edit)));
-            }
-            if let (Some(flow), Some(Head { tos, frame_len, .. })) = (flow, heads[datagram]) {
+        for train in self.trains() {
+            let (datagram, aim) = (train[0].train, self.aim_of(train));
+            if aim.branch_set() >> branch & 1 != 0
+                && let Some(Edit { flow, .. }) = engine.edit(aim, branch)
+                && let Some(Head { tos, frame_len, .. }) = heads[datagram]
+            {
                 let (dst, dst_port) = (flow.dst, flow.dst_port);
                 onward.push(Onward { datagram, dst, dst_port, tos, frame_len });
-            }
-        }
-    }
-
-    /// Restores the original trains.
-    fn restore_round(&self, branch: usize, edits: &[Option<Edit>], round: &mut dyn Round) {
-        let mut edits = edits.iter();
-        for train in self.trains_to(branch) {
-            let bytes = round.bytes(train[0].train);
-            for (Copied { place, .. }, edit) in train.iter().zip(&mut edits) {
-                if let Some(edit) = edit {
-                    edit.apply(&mut bytes[place.clone()]);
-                }
             }
         }
     }

@@ -147,21 +147,55 @@ pub(super) struct Copied {
     summed_id: u16,
 }
 
+/// Consecutive frames of a train to which each branch makes the same changes.
+pub(super) struct Run {
+    pub(super) train: usize,
+    /// Their numbers among the frames to copy.
+    frames: Range<usize>,
+    /// If the frames have been rewritten into copies: the changes that lead back.
+    back: Option<Edit>,
+}
+
+impl Run {
+    /// Rewrites the frames, in the bytes of their train, into the copies for one branch, or back
+    /// into themselves. They may be the copies for another branch now.
+    fn rewrite(&mut self, copied: &[Copied], edit: Option<Edit>, train: &mut [u8]) {
+        let frames = &copied[self.frames.clone()];
+        let back = edit.map(|edit| frames[0].replicas.undo(&edit));
+        let step = match (edit, std::mem::replace(&mut self.back, back)) {
+            (Some(edit), Some(back)) => edit.after(&back),
+            (Some(step), None) | (None, Some(step)) => step,
+            (None, None) => return,
+        };
+        for frame in frames {
+            step.apply(&mut train[frame.place.clone()]);
+        }
+    }
+}
+
+/// Trains that are rewritten where they lie.
+pub(super) trait Trains {
+    /// The bytes of a train that is about to be rewritten, its first frame by `first`.
+    fn train(&mut self, number: usize, first: &Edit) -> &mut [u8];
+}
+
+impl Trains for TxBatch {
+    fn train(&mut self, number: usize, first: &Edit) -> &mut [u8] {
+        let prefix = first.prefix().unwrap_or(GROUP_PREFIX);
+        self.redirect(number, (first.flow.dst, first.flow.dst_port, prefix))
+    }
+}
+
 /// Copies trains.
 pub struct Copier {
     handle: Handle,
     /// Whether frames for no group are sent unchanged; otherwise they are dropped.
     passes: bool,
-    pub(super) copied: Vec<Copied>,
+    copied: Vec<Copied>,
+    runs: Vec<Run>,
     /// Number of frames that were passed to the engine.
     judged: usize,
     pub(super) forwarding: Forwarding,
-}
-
-/// Whether copies of all frames of a train go to the same places. Frames of two groups may share a
-/// train, because they come from one socket and go to another.
-pub(super) fn has_one_aim(train: &[Copied]) -> bool {
-    train.iter().all(|copied| copied.replicas.goes_with(&train[0].replicas))
 }
 
 impl Copier {
@@ -177,7 +211,7 @@ impl Copier {
 
     fn new(handle: Handle, passes: bool) -> Copier {
         let forwarding = Forwarding::default();
-        Copier { handle, passes, copied: Vec::new(), judged: 0, forwarding }
+        Copier { handle, passes, copied: Vec::new(), runs: Vec::new(), judged: 0, forwarding }
     }
 
     /// Passes a train to the engine, and copies it branch by branch, so that it stays a train.
@@ -190,6 +224,7 @@ impl Copier {
     /// Forgets earlier decisions.
     pub(super) fn clear(&mut self) {
         self.copied.clear();
+        self.runs.clear();
         self.judged = 0;
     }
 
@@ -222,7 +257,7 @@ impl Copier {
                 Verdict::Replicate(replicas) => {
                     let start = index * frame_len;
                     let place = start..start + frame.len();
-                    self.copied.push(Copied { replicas, train: number, place, summed_id });
+                    self.record(Copied { replicas, train: number, place, summed_id });
                 }
                 Verdict::Pass if self.passes => out.push(&flow, tos, summed_id, frame),
                 Verdict::Pass | Verdict::Taken => {}
@@ -231,9 +266,43 @@ impl Copier {
         }
     }
 
-    /// The frames to copy, train by train.
-    pub(super) fn trains(&self) -> impl Iterator<Item = &[Copied]> {
-        self.copied.chunk_by(|a, b| a.train == b.train)
+    fn record(&mut self, frame: Copied) {
+        let number = self.copied.len();
+        match self.runs.last_mut() {
+            Some(run)
+                if run.train == frame.train
+                    && self.copied[run.frames.start].replicas.is_edited_as(&frame.replicas) =>
+            {
+                run.frames.end = number + 1;
+            }
+            _ => {
+                let frames = number..number + 1;
+                self.runs.push(Run { train: frame.train, frames, back: None });
+            }
+        }
+        self.copied.push(frame);
+    }
+
+    /// The runs of frames to copy, train by train.
+    pub(super) fn trains(&self) -> impl Iterator<Item = &[Run]> {
+        self.runs.chunk_by(|a, b| a.train == b.train)
+    }
+
+    /// Number of a train's frames to copy.
+    pub(super) fn len_of(train: &[Run]) -> usize {
+        train.iter().map(|run| run.frames.len()).sum()
+    }
+
+    /// Where the copies of a train's first frame go.
+    pub(super) fn aim_of(&self, train: &[Run]) -> &Replicas {
+        &self.copied[train[0].frames.start].replicas
+    }
+
+    /// Whether copies of all frames of a train go to the same places. Frames of two groups may
+    /// share a train, because they come from one socket and go to another.
+    pub(super) fn has_one_aim(&self, train: &[Run]) -> bool {
+        let aim = self.aim_of(train);
+        train.iter().all(|run| self.copied[run.frames.start].replicas.goes_with(aim))
     }
 
     /// The branches that get a copy of each frame, if all frames have the same branches, and those
@@ -241,7 +310,7 @@ impl Copier {
     pub(super) fn shared_branches(&self) -> Option<u64> {
         let branches = self.copied.first()?.replicas.branch_set();
         let is_shared =
-            |train: &[Copied]| train[0].replicas.branch_set() == branches && has_one_aim(train);
+            |train: &[Run]| self.aim_of(train).branch_set() == branches && self.has_one_aim(train);
         let is_whole = self.copied.len() == self.judged;
         (is_whole && self.trains().all(is_shared)).then_some(branches)
     }
@@ -272,41 +341,38 @@ impl Copier {
         }
     }
 
-    /// Rewrites the bursts of a batch in place into the copies for one branch. Every frame must be
-    /// one that the engine has decided to copy. `edits` then contains the way back.
-    pub(super) fn redirect(
-        &self,
+    /// Rewrites the trains, where they lie, into the copies for one branch, except those that do
+    /// not go there.
+    pub(super) fn rewrite<T: Trains + ?Sized>(
+        &mut self,
         engine: &mut Switch,
         branch: usize,
-        batch: &mut TxBatch,
-        edits: &mut Vec<Edit>,
+        trains: &mut T,
     ) {
-        edits.clear();
-        for of_train in self.trains() {
-            let first = &of_train[0];
-            let mut frames = of_train.iter();
-            let Some(to) = engine.edit(&first.replicas, branch) else { continue };
-            let prefix = to.prefix().unwrap_or(GROUP_PREFIX);
-            batch.redirect(first.train, (to.flow.dst, to.flow.dst_port, prefix), |packet| {
-                let Some(copied) = frames.next() else { return };
-                let Some(edit) = engine.edit(&copied.replicas, branch) else { return };
-                edit.apply(packet);
-                edits.push(copied.replicas.undo(&edit));
-            });
+        let copied = &self.copied;
+        for train in self.runs.chunk_by_mut(|a, b| a.train == b.train) {
+            let aim = &copied[train[0].frames.start].replicas;
+            if aim.branch_set() >> branch & 1 == 0 {
+                continue;
+            }
+            // `None` for all frames of the train: the group ended since the engine decided.
+            let Some(first) = engine.edit(aim, branch) else { continue };
+            let bytes = trains.train(train[0].train, &first);
+            for run in train {
+                let edit = engine.edit(&copied[run.frames.start].replicas, branch);
+                run.rewrite(copied, edit, bytes);
+            }
         }
     }
 
-    /// Restores the original bursts.
-    pub(super) fn restore(&self, batch: &mut TxBatch, edits: &[Edit]) {
-        let mut edits = edits.iter();
-        for of_train in self.trains() {
-            let Some(Edit { flow, .. }) = edits.as_slice().first().copied() else { return };
-            let to = (flow.dst, flow.dst_port, GROUP_PREFIX);
-            batch.redirect(of_train[0].train, to, |packet| {
-                if let Some(edit) = edits.next() {
-                    edit.apply(packet);
-                }
-            });
+    /// Rewrites all trains back.
+    pub(super) fn restore<T: Trains + ?Sized>(&mut self, trains: &mut T) {
+        for train in self.runs.chunk_by_mut(|a, b| a.train == b.train) {
+            let Some(first) = train[0].back else { continue };
+            let bytes = trains.train(train[0].train, &first);
+            for run in train {
+                run.rewrite(&self.copied, None, bytes);
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //! responses become one response.
 
 use bowline_io::{Faults, FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
-use bowline_multicast::{Arrival, Edit, GROUP_PREFIX, MAX_ANSWER_LEN, Switch};
+use bowline_multicast::{Arrival, GROUP_PREFIX, MAX_ANSWER_LEN, Switch};
 use bowline_nic::{CleanPaths, FrameMeta, IpId, Time, TxBatch};
 use bowline_wire::{FlowKey, write_icrc};
 use std::sync::Arc;
@@ -20,8 +20,6 @@ pub(super) struct ReplicatingPort {
     inner: Box<dyn Port>,
     shared: Arc<Replicator>,
     copier: Copier,
-    /// Edits that restore the original packets from the copies in a batch.
-    edits: Vec<Edit>,
     /// Copies, and the packets that were to leave with them, until the port below has taken them.
     out: Outgoing,
     /// The port below has not taken all of the last batch. Until it has, nothing may come before
@@ -41,7 +39,6 @@ impl ReplicatingPort {
             inner,
             shared,
             copier,
-            edits: Vec::new(),
             out,
             is_behind: false,
             now: Time::ZERO,
@@ -91,11 +88,10 @@ impl ReplicatingPort {
     ) -> Result<(), PortError> {
         let end = batch.bursts().len();
         for branch in bits(branches) {
-            self.copier.redirect(engine, branch, batch, &mut self.edits);
-            let sent = self.inner.send(now, batch, from);
-            self.copier.restore(batch, &self.edits);
-            let rest = from + sent?;
+            self.copier.rewrite(engine, branch, batch);
+            let rest = from + self.inner.send(now, batch, from)?;
             if rest < end {
+                self.copier.restore(batch);
                 self.copy(engine, batch, rest, 1 << branch);
                 self.copy(engine, batch, from, branches & (u64::MAX << branch) << 1);
                 break;

@@ -97,8 +97,8 @@ pub trait Port: Send {
     /// Dropped bursts count as taken. Payload is read only during the call.
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError>;
 
-    /// As [`send`](Port::send), for callers whose batch may be modified during the call. It is
-    /// restored before the call returns.
+    /// As [`send`](Port::send), for callers whose batch may be modified. What was not taken is
+    /// restored before the call returns; what was taken may be left as it is then.
     fn send_mut(
         &mut self,
         now: Time,

@@ -70,6 +70,15 @@ impl Replicas {
         (self.group, self.branches) == (other.group, other.branches)
     }
 
+    /// Whether each branch makes the same changes to both frames, as to those from the middle of a
+    /// message, which name no memory.
+    pub fn is_edited_as(&self, other: &Replicas) -> bool {
+        self.goes_with(other)
+            && (self.len, self.id, self.flow) == (other.len, other.id, other.flow)
+            && self.place.is_none()
+            && other.place.is_none()
+    }
+
     /// The branches that get a copy, as a bit set.
     pub fn branch_set(&self) -> u64 {
         self.branches

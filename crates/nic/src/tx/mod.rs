@@ -223,14 +223,13 @@ impl TxBatch {
         (count, bytes)
     }
 
-    /// Redirects a burst to another engine, in place: `rewrite` gets each packet, BTH to ICRC, sets
-    /// a destination QPN with that engine's prefix, and updates the ICRC.
-    pub fn redirect(&mut self, burst: usize, to: PeerEngine, mut rewrite: impl FnMut(&mut [u8])) {
-        let Some(burst) = self.bursts.get_mut(burst) else { return };
+    /// Redirects a burst to another engine, in place. Returns its packets, BTH to ICRC, one after
+    /// the other: the caller sets destination QPNs with that engine's prefix, and updates the ICRCs.
+    pub fn redirect(&mut self, burst: usize, to: PeerEngine) -> &mut [u8] {
+        let Some(burst) = self.bursts.get_mut(burst) else { return &mut [] };
         (burst.dst, burst.dst_port, burst.prefix) = to;
-        for packet in &self.packets[burst.first as usize..][..burst.count as usize] {
-            rewrite(&mut self.bytes[packet.start as usize..][..packet.len as usize]);
-        }
+        let start = self.packets[burst.first as usize].start as usize;
+        &mut self.bytes[start..start + burst.bytes as usize]
     }
 
     /// Appends a whole packet, BTH to ICRC, whose ICRC is for IP identification `summed_id`, for
