@@ -24,7 +24,7 @@ mod xp;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("xp", xp::run),
     ("sealed", sealed::run),
     ("sdr", sdr::plain),
@@ -37,6 +37,7 @@ pub const TARGETS: [Target; 14] = [
     ("peers", peers::run),
     ("store", store::run),
     ("switch", switch::run),
+    ("tables", bowline::multicast::play_message),
     ("recv", bowline_cli::fuzzing::recv),
     ("pcap", bowline_cli::fuzzing::pcap),
 ];

@@ -67,6 +67,8 @@ pub use bowline_multicast::{
     Cause, Counters, Event, EvictError, GroupKey, GroupStatus, MemberStatus, Policy, Record,
     RootStatus,
 };
+#[doc(hidden)]
+pub use control::play_message;
 pub use control::{LEASE, RemoteError, RemoteStatus, RemoteSwitch, Shape, SwitchTree, TreeGroup};
 pub(crate) use copies::{Copier, Copies};
 pub use group::Group;

@@ -73,7 +73,7 @@ impl<'a> MulticastStorm<'a> {
             }
             let spec = group.spec(world, self.merge);
             let sender = sender_node(world, group);
-            let installed = self.control.install(world, sender, &spec);
+            let installed = self.control.install(world, sender, &spec, group.trunk());
             installed.expect("the first tables are good");
         }
         let links = world.network().cables();
@@ -121,6 +121,12 @@ impl<'a> MulticastStorm<'a> {
                 self.control.bring_up(switch);
                 for group in 0..self.groups.len() {
                     self.update(world, group).expect("nobody joins");
+                }
+            }
+            Action::LoseTrunk(group) => {
+                if let Some(trunk) = self.groups[group].trunk() {
+                    self.coverage.lost_trunks += 1;
+                    self.control.lose(trunk);
                 }
             }
             Action::Attack(forgeries) => self.attack(world, forgeries),
@@ -193,7 +199,8 @@ impl<'a> MulticastStorm<'a> {
         if least_of(spec.root.policy) > spec.members.len() {
             return Ok(());
         }
-        self.control.install(world, sender_node(world, &self.groups[index]), &spec)
+        let group = &self.groups[index];
+        self.control.install(world, sender_node(world, group), &spec, group.trunk())
     }
 
     fn kill(&mut self, world: &mut World, group: usize, member: usize) {
@@ -362,7 +369,11 @@ impl<'a> MulticastStorm<'a> {
 
     /// What was exercised.
     pub(super) fn coverage(&self) -> MulticastCoverage {
-        let mut coverage = MulticastCoverage { switches: self.control.counters(), ..self.coverage };
+        let mut coverage = MulticastCoverage {
+            switches: self.control.counters(),
+            by_ip_multicast: self.control.by_ip_multicast(),
+            ..self.coverage
+        };
         for group in &self.groups {
             let plan = group.plan;
             let is_shared = plan.members.iter().enumerate().any(|(index, member)| {

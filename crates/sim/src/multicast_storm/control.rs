@@ -1,12 +1,13 @@
 //! The control plane: which switch has which tables.
 
+use core::net::IpAddr;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use bowline_multicast::plan::{GroupSpec, bifurcate, tables, unreliable_tables};
-use bowline_multicast::{Counters, Event, InvalidTable, Switch, SwitchLimits};
+use bowline_multicast::{Branch, Counters, Event, InvalidTable, Switch, SwitchLimits, Table};
 
-use crate::net::{Ecmp, Multicast, NodeId, Routed, Routing};
+use crate::net::{Ecmp, IpMulticast, Multicast, NodeId, Routed, Routing};
 use crate::world::World;
 
 /// A switch, as its controller sees it.
@@ -20,6 +21,7 @@ struct Managed {
 /// The controller of all switches.
 pub(crate) struct Control {
     switches: Vec<Managed>,
+    ip: Rc<RefCell<IpMulticast>>,
     /// The counters of switches that have lost their state, as of then.
     counted: Counters,
 }
@@ -28,6 +30,7 @@ impl Control {
     /// Turns every switch of a world into one that replicates and merges.
     pub(crate) fn new(world: &mut World, ecmp: bool) -> Control {
         let network = world.network_mut();
+        let ip = Rc::<RefCell<IpMulticast>>::default();
         let switches: Vec<Managed> = network
             .switches()
             .into_iter()
@@ -37,19 +40,19 @@ impl Control {
             })
             .collect();
         for switch in &switches {
-            let engine = Rc::clone(&switch.engine);
+            let (engine, ip) = (Rc::clone(&switch.engine), Rc::clone(&ip));
             if ecmp {
-                let forwarding = Multicast::new(engine, Ecmp::by_flow());
+                let forwarding = Multicast::new(engine, ip, Ecmp::by_flow());
                 network.set_switch(switch.node, Box::new(forwarding));
             } else {
-                network.set_switch(switch.node, Box::new(Multicast::new(engine, Routing)));
+                network.set_switch(switch.node, Box::new(Multicast::new(engine, ip, Routing)));
             }
         }
-        Control { switches, counted: Counters::default() }
+        Control { switches, ip, counted: Counters::default() }
     }
 
     /// Gives all switches the tables of a group, the root first. Switches that are down get theirs
-    /// later.
+    /// later. If one switch has all members, it uses the multicast address `trunk`.
     ///
     /// # Errors
     /// If the root rejects its table; then nothing has changed.
@@ -58,11 +61,17 @@ impl Control {
         world: &World,
         sender: NodeId,
         group: &GroupSpec,
+        trunk: Option<IpAddr>,
     ) -> Result<(), InvalidTable> {
         let addrs: Vec<_> = group.members.iter().map(|member| member.addr).collect();
         let network = Routed(world.network());
         let plan = bifurcate(&network, sender, &addrs).expect("all hosts are reachable");
         let mut tables = tables(&plan, group);
+        if let Some(trunk) = trunk
+            && tables.len() == 1
+        {
+            tables.values_mut().for_each(|table| add_trunk(table, trunk));
+        }
         let now = world.now();
         let root = self.switches.iter().filter(|switch| switch.node == plan.root);
         let others = self.switches.iter().filter(|switch| switch.node != plan.root);
@@ -87,6 +96,16 @@ impl Control {
                 switch.engine.borrow_mut().install(world.now(), table).expect("a right table");
             }
         }
+    }
+
+    /// A multicast address reaches nobody from now on.
+    pub(super) fn lose(&self, trunk: IpAddr) {
+        self.ip.borrow_mut().lost.insert(trunk);
+    }
+
+    /// Packets to multicast addresses.
+    pub(super) fn by_ip_multicast(&self) -> u64 {
+        self.ip.borrow().sent
     }
 
     /// A switch loses all its state. Returns its pending events.
@@ -118,6 +137,13 @@ impl Control {
             all.merge(switch.engine.borrow().counters());
         }
         all
+    }
+}
+
+fn add_trunk(table: &mut Table, dst: IpAddr) {
+    if let Some(root) = &mut table.root {
+        root.trunk = Some(table.branches.len());
+        table.branches.push(Branch { dst, src: None, leaf: None });
     }
 }
 

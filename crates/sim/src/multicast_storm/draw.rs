@@ -13,6 +13,7 @@ const MILLISECOND: u64 = 1_000_000;
 const GIGABIT: u64 = 1_000_000_000;
 /// Apart from the streams of the other storms, of links and of memory.
 const STREAM: u64 = 0x3c57;
+const TRUNK_STREAM: u64 = 0x3c58;
 /// Most requests of a group: they fit its send queue.
 const MAX_MESSAGES: u64 = 30;
 /// Most packets of a message.
@@ -39,7 +40,7 @@ impl MulticastScenario {
         };
         let span_ns = rng.pick(&[MILLISECOND, 10 * MILLISECOND, 60 * MILLISECOND]);
         let faults = draw_faults(rng);
-        let groups: Vec<GroupPlan> = (0..rng.range(1, 3)).map(|_| draw_group(rng, hosts)).collect();
+        let mut groups: Vec<GroupPlan> = (0..rng.range(1, 3)).map(|_| draw_group(rng, hosts)).collect();
         let mut actions = Vec::new();
         for (index, group) in groups.iter().enumerate() {
             draw_traffic(rng, index, group, span_ns, &mut actions);
@@ -48,14 +49,21 @@ impl MulticastScenario {
         if rng.percent(25) {
             draw_restarts(rng, span_ns, &mut actions);
         }
+        let (v6, ecmp) = (rng.percent(20), rng.percent(60));
         let attack = AttackPlan::draw(seed, attacker, hosts, span_ns);
         for burst in attack.iter().flat_map(|attack| &attack.bursts) {
             actions.push((burst.at_ns, Action::Attack(burst.forgeries)));
         }
+        let rng = &mut SimRng::new(seed, TRUNK_STREAM);
+        for (index, group) in groups.iter_mut().enumerate() {
+            group.has_trunk = rng.percent(50);
+            if group.has_trunk && rng.percent(20) {
+                actions.push((rng.below(span_ns), Action::LoseTrunk(index)));
+            }
+        }
         let end = actions.iter().map(|(at, _)| *at).max().unwrap_or(0);
         actions.push((end.max(2 * span_ns) + 1, Action::Heal));
         actions.sort_by_key(|(at, _)| *at);
-        let (v6, ecmp) = (rng.percent(20), rng.percent(60));
         MulticastScenario { seed, shape, hosts, v6, ecmp, cable, faults, groups, actions, attack }
     }
 }
@@ -124,6 +132,7 @@ fn draw_group(rng: &mut SimRng, hosts: usize) -> GroupPlan {
         as_in_the_paper: rng.percent(15),
         policy: draw_policy(rng, first as usize),
         messages,
+        has_trunk: false,
     }
 }
 

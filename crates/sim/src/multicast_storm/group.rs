@@ -162,6 +162,16 @@ impl<'a> Group<'a> {
         world.addr_of(HostId(self.members[0].plan.host))
     }
 
+    /// The multicast address that reaches all members.
+    pub(super) fn trunk(&self) -> Option<IpAddr> {
+        let last = self.index as u8 + 1;
+        let addr = match self.key.sender {
+            IpAddr::V4(_) => IpAddr::from([239, 192, 0, last]),
+            IpAddr::V6(_) => IpAddr::from([0xff15, 0, 0, 0, 0, 0, 0, last.into()]),
+        };
+        self.plan.has_trunk.then_some(addr)
+    }
+
     /// Connects a member, which gets the requests that are posted from now on, and posts its
     /// receives.
     pub(super) fn connect_member(&mut self, world: &mut World, member: usize) {

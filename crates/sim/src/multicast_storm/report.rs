@@ -64,6 +64,10 @@ coverage! {
     revoked: "members refusing",
     /// Switches that lost their state.
     restarts: "switch restarts",
+    /// Packets to multicast addresses.
+    by_ip_multicast: "packets by IP multicast",
+    /// Multicast addresses that no longer reach anybody.
+    lost_trunks: "multicast addresses lost",
     /// Groups whose PSNs wrapped around.
     wraps: "PSN wraps",
     /// Packets that somebody forged.

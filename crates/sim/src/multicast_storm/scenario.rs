@@ -91,6 +91,8 @@ pub struct GroupPlan {
     pub policy: Policy,
     /// Requests.
     pub messages: Vec<MessagePlan>,
+    /// A switch that has all members reaches them by IP multicast.
+    pub has_trunk: bool,
 }
 
 /// A scheduled action.
@@ -112,6 +114,8 @@ pub enum Action {
     Restart(usize),
     /// A switch that has lost its tables gets them back.
     Reinstall(usize),
+    /// The multicast address of a group reaches nobody from now on.
+    LoseTrunk(usize),
     /// Somebody forges so many packets.
     Attack(u32),
     /// Faults end.

@@ -13,7 +13,7 @@ mod topology;
 pub(crate) use fabric::Fabric;
 pub use fabric::SWITCH_LATENCY_NS;
 pub use forwarding::{Ecmp, Routing, Spray};
-pub use multicast::{Multicast, Routed};
+pub use multicast::{IpMulticast, Multicast, Routed};
 pub use network::{LinkId, Network, NodeId, PortId};
 pub use pfc::{PfcConfig, PfcStats};
 pub(crate) use routes::HostIndex;

@@ -3,9 +3,10 @@
 
 use core::net::IpAddr;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use bowline_multicast::{Arrival, Verdict, plan};
+use bowline_multicast::{Arrival, Edit, Verdict, plan};
 use bowline_nic::Time;
 
 use super::network::{Network, NodeId, PortId};
@@ -15,17 +16,45 @@ use crate::packet::Packet;
 /// The engine of a multicast switch, which the control plane shares.
 type Engine = Rc<RefCell<bowline_multicast::Switch>>;
 
+/// The network's IP multicast: what is sent to a multicast address reaches every member, and is
+/// rewritten there.
+#[derive(Debug, Default)]
+pub struct IpMulticast {
+    /// Addresses that reach nobody any more.
+    pub lost: BTreeSet<IpAddr>,
+    /// Packets to multicast addresses.
+    pub sent: u64,
+}
+
 /// Multicast in front of a forwarding switch.
 pub struct Multicast<S> {
     engine: Engine,
+    ip: Rc<RefCell<IpMulticast>>,
     /// Forwards copies and all other packets.
     forwarding: S,
 }
 
 impl<S: Switch> Multicast<S> {
     /// A switch with this engine. Tables are installed in the engine.
-    pub fn new(engine: Engine, forwarding: S) -> Multicast<S> {
-        Multicast { engine, forwarding }
+    pub fn new(engine: Engine, ip: Rc<RefCell<IpMulticast>>, forwarding: S) -> Multicast<S> {
+        Multicast { engine, ip, forwarding }
+    }
+
+    /// Sends a copy of a frame.
+    fn copy(
+        &mut self,
+        now: Time,
+        ingress: PortId,
+        frame: &Frame,
+        edit: &Edit,
+        ports: &mut Ports<'_>,
+    ) {
+        let copy = ports.copy(frame);
+        let packet = ports.packet_mut(&copy);
+        (packet.src, packet.src_port) = (edit.flow.src, edit.flow.src_port);
+        (packet.dst, packet.dst_port) = (edit.flow.dst, edit.flow.dst_port);
+        edit.apply(&mut packet.bytes);
+        self.forwarding.handle_frame(now, ingress, copy, ports);
     }
 
     /// Sends the replies that the engine has made.
@@ -47,15 +76,23 @@ impl<S: Switch> Switch for Multicast<S> {
             Verdict::Pass => self.forwarding.handle_frame(now, ingress, frame, ports),
             Verdict::Taken => ports.discard(frame),
             Verdict::Replicate(replicas) => {
-                for branch in replicas.branches() {
-                    let edit = self.engine.borrow_mut().edit(&replicas, branch);
-                    let Some(edit) = edit else { continue };
-                    let copy = ports.copy(&frame);
-                    let packet = ports.packet_mut(&copy);
-                    (packet.src, packet.src_port) = (edit.flow.src, edit.flow.src_port);
-                    (packet.dst, packet.dst_port) = (edit.flow.dst, edit.flow.dst_port);
-                    edit.apply(&mut packet.bytes);
-                    self.forwarding.handle_frame(now, ingress, copy, ports);
+                let edit = |branch| self.engine.borrow_mut().edit(&replicas, branch);
+                let mut edits: Vec<(usize, Edit)> = replicas
+                    .branches()
+                    .filter_map(|branch| edit(branch).map(|edit| (branch, edit)))
+                    .collect();
+                if let [(trunk, Edit { flow, .. })] = edits[..]
+                    && flow.dst.is_multicast()
+                {
+                    let mut ip = self.ip.borrow_mut();
+                    ip.sent += 1;
+                    // All branches before the trunk are members.
+                    let members = if ip.lost.contains(&flow.dst) { 0..0 } else { 0..trunk };
+                    let edit_for = |branch| edit(branch).map(|edit| (branch, edit));
+                    edits = members.filter_map(edit_for).collect();
+                }
+                for (_, edit) in edits {
+                    self.copy(now, ingress, &frame, &edit, ports);
                 }
                 ports.discard(frame);
             }

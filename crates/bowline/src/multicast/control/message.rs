@@ -315,6 +315,30 @@ pub(super) fn decode_status(bytes: &[u8]) -> Result<RemoteStatus, RemoteError> {
     Ok(RemoteStatus { epoch, next_psn, members })
 }
 
+/// Reads a message as each end would, and checks that what is taken is written as it came.
+pub(super) fn play(bytes: &[u8]) {
+    if let Ok(request) = Request::decode(bytes) {
+        assert_eq!(request.encode().ok().as_deref(), Some(bytes));
+    }
+    if let Ok(info) = decode_info(bytes) {
+        assert_eq!(encode_info(&info), bytes);
+    }
+    if let Ok(status) = decode_status(bytes) {
+        assert_eq!(encode_status(&status), bytes);
+    }
+    for count in 0..=MAX_MEMBERS {
+        if let Ok((group, ids)) = decode_reserved(bytes, count) {
+            assert_eq!(encode_reserved(group, &ids), bytes);
+        }
+    }
+    if decode_done(bytes).is_ok() {
+        assert_eq!(done(), bytes);
+    }
+    if let Err(RemoteError::Refused(why)) = answered(bytes).map(|_| ()) {
+        assert!(why.len() <= MAX_WHY && why.is_ascii(), "{why:?}");
+    }
+}
+
 /// The unread rest of a message.
 struct Reader<'a> {
     rest: &'a [u8],

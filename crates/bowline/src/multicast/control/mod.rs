@@ -29,6 +29,15 @@ use message::VERSION;
 /// A switch removes the tables of a controller that it has not heard from for this long.
 pub const LEASE: Duration = Duration::from_secs(10);
 
+/// Reads a message of either end, for fuzzers. What is taken is said again in the same bytes.
+///
+/// # Panics
+/// If it is not.
+#[doc(hidden)]
+pub fn play_message(bytes: &[u8]) {
+    message::play(bytes);
+}
+
 /// Why a controller and a switch on another host do not agree.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RemoteError {

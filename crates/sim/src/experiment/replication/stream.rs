@@ -167,7 +167,7 @@ impl Stream {
         let regions = vec![GroupRegion { va: 0, len: self.plan.bytes.into(), rkey }];
         let spec = GroupSpec { key, epoch: 1, regions, members, root };
         let node = world.node_of(HostId(self.plan.from));
-        control.install(world, node, &spec).expect("a right table");
+        control.install(world, node, &spec, None).expect("a right table");
         self.remotes.push(Remote { addr: 0, rkey });
     }
 

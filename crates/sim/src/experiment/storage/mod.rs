@@ -415,7 +415,7 @@ impl Store {
             let regions = vec![GroupRegion { va: 0, len: CHUNK_BYTES, rkey }];
             let spec = GroupSpec { key, epoch: 1, regions, members, root };
             let node = world.node_of(HostId(copies[0]));
-            control.install(world, node, &spec).expect("a right table");
+            control.install(world, node, &spec, None).expect("a right table");
             let ends = (copies[0], copies[0], Use::Group(group));
             self.add_pipe(world, ends, qpn, Remote { addr: 0, rkey });
         }
