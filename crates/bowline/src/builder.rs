@@ -31,9 +31,13 @@ pub struct DeviceBuilder {
 impl DeviceBuilder {
     pub(crate) fn new(addr: IpAddr) -> DeviceBuilder {
         let mut spec = DeviceSpec::new(addr.to_string(), addr);
-        spec.log = Log::new(|severity, message| match severity {
-            Severity::Warning => tracing::warn!(target: "bowline::failover", "{message}"),
-            Severity::Info => tracing::info!(target: "bowline::failover", "{message}"),
+        spec.log = Log::new(|severity, message| {
+            // The messages name their subject, for logs without targets.
+            let message = message.strip_prefix("failover: ").unwrap_or(message);
+            match severity {
+                Severity::Warning => tracing::warn!(target: "bowline::failover", "{message}"),
+                Severity::Info => tracing::info!(target: "bowline::failover", "{message}"),
+            }
         });
         DeviceBuilder { spec }
     }

@@ -4,28 +4,18 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bowline::multicast::{Group, GroupOptions, Multicast};
-use bowline::{
-    Access, Channel, ConnectOptions, Connector, Cq, Device, Error, Listener, Mr, Qp, QpType,
-    WcStatus,
-};
+use bowline::{Channel, ConnectOptions, Connector, Cq, Device, Error, Listener, QpType, WcStatus};
+
+mod common;
+
+use common::End;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BYTES: usize = 256 << 10;
 const ROUNDS: u64 = 8;
 
-struct End {
-    device: Device,
-    qp: Qp,
-    cq: Cq,
-    mr: Mr,
-}
-
 fn end(addr: &str) -> End {
-    let device = Device::open(addr).expect("the address is free");
-    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
-    let mr = pd.register(BYTES, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-    let qp = pd.qp(QpType::Rc, &cq).build().unwrap();
-    End { device, qp, cq, mr }
+    End::on(&Device::open(addr).expect("the address is free"), QpType::Rc)
 }
 
 fn bytes_of(round: u64) -> Vec<u8> {

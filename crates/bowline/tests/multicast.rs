@@ -9,29 +9,21 @@ use bowline::multicast::{
     GroupOptions, GroupPort, GroupSwitch, Policy, SwitchOptions,
 };
 use bowline::{
-    Access, Completion, ConnectOptions, Connector, Cq, Device, Endpoint, Error, LinkProfile,
-    Listener, Mr, Pd, PostError, Qp, QpType, WcStatus,
+    Completion, ConnectOptions, Connector, Cq, Device, Endpoint, Error, LinkProfile, Listener,
+    PostError, QpType, WcStatus,
 };
+
+mod common;
+
+use common::End;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BYTES: usize = 256 << 10;
 
-struct End {
-    pd: Pd,
-    qp: Qp,
-    cq: Cq,
-    mr: Mr,
-}
-
 fn end(addr: &str, link: Option<LinkProfile>) -> End {
     let builder = Device::builder(addr.parse().expect("an address"));
     let builder = link.into_iter().fold(builder, |builder, link| builder.link(link));
-    let device = builder.open().expect("the address is free");
-    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let mr = pd.register(BYTES, access).unwrap();
-    let qp = pd.qp(QpType::Rc, &cq).build().unwrap();
-    End { pd, qp, cq, mr }
+    End::on(&builder.open().expect("the address is free"), QpType::Rc)
 }
 
 /// What copies and merges.
@@ -295,11 +287,7 @@ fn a_group_is_connected_over_channels_and_is_an_ordinary_qp() {
 
 /// Another queue pair of the same device, and memory.
 fn another(end: &End) -> End {
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let cq = end.pd.device().create_cq(64).unwrap();
-    let mr = end.pd.register(BYTES, access).unwrap();
-    let qp = end.pd.qp(QpType::Rc, &cq).build().unwrap();
-    End { pd: end.pd.clone(), qp, cq, mr }
+    End::on(&end.device, QpType::Rc)
 }
 
 #[test]

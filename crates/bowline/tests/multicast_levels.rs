@@ -8,25 +8,18 @@ use std::time::{Duration, Instant};
 
 use bowline::multicast::{Cause, Event, GroupOptions, GroupSwitch, Policy, SwitchOptions};
 use bowline::{
-    Access, Channel, ConnectOptions, Connector, Cq, Device, Error, Listener, Mr, Peer, Qp, QpType,
-    WcStatus,
+    Channel, ConnectOptions, Connector, Device, Error, Listener, Peer, QpType, WcStatus,
 };
+
+mod common;
+
+use common::End;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BYTES: usize = 256 << 10;
 
-struct End {
-    qp: Qp,
-    cq: Cq,
-    mr: Mr,
-}
-
 fn end(addr: &str) -> End {
-    let device = Device::open(addr).expect("the address is free");
-    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
-    let mr = pd.register(BYTES, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-    let qp = pd.qp(QpType::Rc, &cq).build().unwrap();
-    End { qp, cq, mr }
+    End::on(&Device::open(addr).expect("the address is free"), QpType::Rc)
 }
 
 /// A switch that serves one sender.

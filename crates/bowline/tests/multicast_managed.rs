@@ -8,31 +8,22 @@ use bowline::multicast::{
     Cause, Event, GroupMember, GroupOptions, GroupSwitch, Policy, RemoteSwitch, Shape,
     SwitchOptions, SwitchTree, TreeGroup,
 };
-use bowline::{
-    Access, ConnectOptions, Connector, Cq, Device, Error, Listener, Mr, Qp, QpType, WcStatus,
-};
+use bowline::{ConnectOptions, Connector, Device, Error, Listener, QpType, WcStatus};
+
+mod common;
+
+use common::End;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BYTES: usize = 128 << 10;
 
-struct End {
-    qp: Qp,
-    cq: Cq,
-    mr: Mr,
-}
-
 fn end(net: u8, host: usize) -> End {
     let device = Device::open(&format!("127.{net}.0.{host}")).expect("the address is free");
-    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
-    let mr = pd.register(BYTES, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-    let qp = pd.qp(QpType::Rc, &cq).build().unwrap();
-    End { qp, cq, mr }
+    End::on(&device, QpType::Rc)
 }
 
-impl End {
-    fn offer(&self) -> GroupMember {
-        GroupMember { endpoint: self.qp.endpoint(), regions: vec![self.mr.remote()] }
-    }
+fn offer_of(end: &End) -> GroupMember {
+    GroupMember { endpoint: end.qp.endpoint(), regions: vec![end.mr.remote()] }
 }
 
 fn open(net: u8, host: u8, link: Option<&str>) -> Arc<GroupSwitch> {
@@ -101,7 +92,7 @@ fn a_group_over_three_levels_changes_while_it_is_used() {
     let tree = SwitchTree::new(&root, vec![remote(middle_at), remote(last_at)], shape()).unwrap();
     let sender = end(220, 1);
     let mut members: Vec<End> = (0..4).map(|member| end(220, 2 + member)).collect();
-    let offers: Vec<_> = members.iter().map(End::offer).enumerate().collect();
+    let offers: Vec<_> = members.iter().map(offer_of).enumerate().collect();
     let mut group = tree.connect(&sender.qp.endpoint(), &offers, &GroupOptions::default()).unwrap();
     connect(&sender, &members, &group);
     assert_eq!((root.groups().len(), middle.groups().len(), last.groups().len()), (1, 1, 1));
@@ -120,12 +111,12 @@ fn a_group_over_three_levels_changes_while_it_is_used() {
     assert_eq!((group.epoch(), last.groups()[0].epoch, middle.groups()[0].epoch), (2, 2, 1));
 
     members.push(end(220, 6));
-    let peer = group.join(4, members[4].offer()).unwrap();
+    let peer = group.join(4, offer_of(&members[4])).unwrap();
     assert_eq!(peer.addr, IpAddr::from([127, 220, 0, 102]), "it joins the switch before it");
     members[4].qp.connect(&peer).unwrap();
     assert_eq!(write(&sender, &group, 11), WcStatus::Success);
     assert!(members[1..].iter().all(|member| has(member, 11)));
-    assert!(group.join(4, members[4].offer()).is_err(), "it is in the group already");
+    assert!(group.join(4, offer_of(&members[4])).is_err(), "it is in the group already");
 
     // Evicted by order, and by leaving: then nothing is behind the last switch.
     group.evict(1).unwrap();
@@ -152,7 +143,7 @@ fn a_member_joins_between_messages_only() {
     let tree = SwitchTree::new(&root, vec![remote(middle_at), remote(last_at)], shape()).unwrap();
     let sender = end(221, 1);
     let mut members: Vec<End> = (0..4).map(|member| end(221, 2 + member)).collect();
-    let offers: Vec<_> = members.iter().map(End::offer).enumerate().collect();
+    let offers: Vec<_> = members.iter().map(offer_of).enumerate().collect();
     let mut group = tree.connect(&sender.qp.endpoint(), &offers, &GroupOptions::default()).unwrap();
     connect(&sender, &members, &group);
     assert_eq!(write(&sender, &group, 1), WcStatus::Success);
@@ -166,7 +157,7 @@ fn a_member_joins_between_messages_only() {
     members.push(end(221, 6));
     // However often it is tried: refused members use up no IDs.
     for _ in 0..1100 {
-        let error = group.join(4, members[4].offer()).expect_err("a message is on its way");
+        let error = group.join(4, offer_of(&members[4])).expect_err("a message is on its way");
         // More of the message may arrive while this is asked.
         let why = error.to_string();
         assert!(why.contains("outstanding") || why.contains("join again"), "{why}");
@@ -175,7 +166,7 @@ fn a_member_joins_between_messages_only() {
         member.qp.recv(2, &member.mr, 0..BYTES).unwrap();
     }
     assert_eq!(sender.cq.next(PATIENCE).unwrap().status, WcStatus::Success);
-    let peer = group.join(4, members[4].offer()).unwrap();
+    let peer = group.join(4, offer_of(&members[4])).unwrap();
     members[4].qp.connect(&peer).unwrap();
     assert_eq!(write(&sender, &group, 3), WcStatus::Success);
     assert!(members.iter().all(|member| has(member, 3)));
@@ -189,7 +180,7 @@ fn a_switch_that_restarts_acknowledges_nothing() {
     let tree = SwitchTree::new(&root, vec![remote(middle_at)], shape).unwrap();
     let sender = end(222, 1);
     let members: Vec<End> = (0..2).map(|member| end(222, 2 + member)).collect();
-    let offers: Vec<_> = members.iter().map(End::offer).enumerate().collect();
+    let offers: Vec<_> = members.iter().map(offer_of).enumerate().collect();
     let group = tree.connect(&sender.qp.endpoint(), &offers, &GroupOptions::default()).unwrap();
     connect(&sender, &members, &group);
     assert_eq!(write(&sender, &group, 1), WcStatus::Success);
@@ -214,7 +205,7 @@ fn a_group_that_one_switch_refuses_is_nowhere() {
     let tree = SwitchTree::new(&root, vec![remote(middle_at)], shape).unwrap();
     let sender = end(223, 1);
     let members: Vec<End> = (0..3).map(|member| end(223, 2 + member)).collect();
-    let mut offers: Vec<_> = members.iter().map(End::offer).enumerate().collect();
+    let mut offers: Vec<_> = members.iter().map(offer_of).enumerate().collect();
     let quorum = Policy::Quorum { k: 2, after_ns: 1 };
     let options = GroupOptions { policy: quorum, ..GroupOptions::default() };
     let error = tree.connect(&sender.qp.endpoint(), &offers, &options).err().unwrap();
@@ -235,7 +226,7 @@ fn the_switch_next_to_a_dead_member_evicts_it_and_the_root_a_dead_switch() {
     let tree = SwitchTree::new(&root, vec![remote(middle_at)], shape).unwrap();
     let sender = end(224, 1);
     let mut members: Vec<End> = (0..3).map(|member| end(224, 2 + member)).collect();
-    let offers: Vec<_> = members.iter().map(End::offer).enumerate().collect();
+    let offers: Vec<_> = members.iter().map(offer_of).enumerate().collect();
     let policy = Policy::Evict { after_ns: 200_000_000, least: 1 };
     let options = GroupOptions { policy, ..GroupOptions::default() };
     let group = tree.connect(&sender.qp.endpoint(), &offers, &options).unwrap();

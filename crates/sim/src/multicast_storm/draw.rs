@@ -40,7 +40,8 @@ impl MulticastScenario {
         };
         let span_ns = rng.pick(&[MILLISECOND, 10 * MILLISECOND, 60 * MILLISECOND]);
         let faults = draw_faults(rng);
-        let mut groups: Vec<GroupPlan> = (0..rng.range(1, 3)).map(|_| draw_group(rng, hosts)).collect();
+        let mut groups: Vec<GroupPlan> =
+            (0..rng.range(1, 3)).map(|_| draw_group(rng, hosts)).collect();
         let mut actions = Vec::new();
         for (index, group) in groups.iter().enumerate() {
             draw_traffic(rng, index, group, span_ns, &mut actions);
