@@ -224,7 +224,7 @@ impl TxBatch {
     }
 
     /// Redirects a burst to another engine, in place. Returns its packets, BTH to ICRC, one after
-    /// the other: the caller sets destination QPNs with that engine's prefix, and updates the ICRCs.
+    /// the other: the caller sets destination QPNs with that engine's prefix, and updates ICRCs.
     pub fn redirect(&mut self, burst: usize, to: PeerEngine) -> &mut [u8] {
         let Some(burst) = self.bursts.get_mut(burst) else { return &mut [] };
         (burst.dst, burst.dst_port, burst.prefix) = to;

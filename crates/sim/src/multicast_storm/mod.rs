@@ -1,7 +1,7 @@
 //! The storm over reliable multicast: groups of 1 to 16 members over one switch, leaf–spine and fat
 //! trees, with faults on every link; members that pause, die, join, leave and have no receives;
-//! switches that lose their state; IP multicast that works, or no longer does; an attacker who forges
-//! packets.
+//! switches that lose their state; IP multicast that works, or no longer does; an attacker who
+//! forges packets.
 //!
 //! Checkers: a completed request is in the memory of every member that the completion covers;
 //! receives complete once and in order; nothing outside of a slot changes; requests fail only for a
