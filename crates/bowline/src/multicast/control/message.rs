@@ -315,10 +315,12 @@ pub(super) fn decode_status(bytes: &[u8]) -> Result<RemoteStatus, RemoteError> {
     Ok(RemoteStatus { epoch, next_psn, members })
 }
 
-/// Reads a message as each end would, and checks that what is taken is written as it came.
+/// Reads a message as each end would, and checks that what is taken is written as it came. Only
+/// requests may differ: behind an IPv4 address, any bytes fill up its field.
 pub(super) fn play(bytes: &[u8]) {
     if let Ok(request) = Request::decode(bytes) {
-        assert_eq!(request.encode().ok().as_deref(), Some(bytes));
+        let again = request.encode().expect("its parts were within the limits");
+        assert_eq!(Request::decode(&again), Ok(request));
     }
     if let Ok(info) = decode_info(bytes) {
         assert_eq!(encode_info(&info), bytes);

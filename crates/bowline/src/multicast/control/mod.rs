@@ -29,7 +29,7 @@ use message::VERSION;
 /// A switch removes the tables of a controller that it has not heard from for this long.
 pub const LEASE: Duration = Duration::from_secs(10);
 
-/// Reads a message of either end, for fuzzers. What is taken is said again in the same bytes.
+/// Reads a message of either end, for fuzzers. What is taken can be said again.
 ///
 /// # Panics
 /// If it is not.
