@@ -186,12 +186,6 @@ pub trait Rnic {
         soft_only("seal")
     }
 
-    /// See [`Nic::set_window`].
-    fn set_window(&mut self, qpn: Qpn, bytes: u32) -> Result<(), ControlError> {
-        let _ = (qpn, bytes);
-        soft_only("window of its own")
-    }
-
     /// See [`Nic::set_xp`].
     fn set_xp(&mut self, qpn: Qpn, options: &XpOptions) -> Result<(), ControlError> {
         let _ = (qpn, options);
@@ -403,10 +397,6 @@ impl Rnic for Nic {
 
     fn seal_qp(&mut self, qpn: Qpn, seal: PacketSeal) -> Result<(), ControlError> {
         Nic::seal_qp(self, qpn, seal)
-    }
-
-    fn set_window(&mut self, qpn: Qpn, bytes: u32) -> Result<(), ControlError> {
-        Nic::set_window(self, qpn, bytes)
     }
 
     fn set_xp(&mut self, qpn: Qpn, options: &XpOptions) -> Result<(), ControlError> {

@@ -14,9 +14,6 @@ use crate::Rank;
 use crate::engine::{Arrival, OpId};
 use crate::schedule::Span;
 
-/// Least bytes of repairs in flight.
-const REPAIR_BYTES: u32 = 128 << 10;
-
 /// This rank's end of an XP connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpressLink {
@@ -50,14 +47,6 @@ impl ExpressLink {
 /// How many work requests of each kind an XP queue pair has room for.
 pub(super) fn wr_depth(config: &GroupConfig) -> u32 {
     u32::from(config.express_slots)
-}
-
-/// Bytes of repairs in flight over RC, whatever the ring has. RC retransmits all of them when one
-/// packet is lost, at once: more than a long link's queue holds would be lost again, and take the
-/// messages over XP with it.
-pub(super) fn repair_window(config: &GroupConfig) -> u32 {
-    let ring = u32::from(config.slots) * config.slot_bytes;
-    (ring / 16).max(REPAIR_BYTES)
 }
 
 /// The offset in a ring of the area that lists the missing ranges of the message in this XP slot.

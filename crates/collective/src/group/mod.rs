@@ -377,7 +377,6 @@ impl Group {
             _ => return Err(GroupError::OtherScheme(peer)),
         }
         if let (Some(express), Some(far)) = (link.express, offer.express) {
-            nic.set_window(link.qpn, express::repair_window(&self.config))?;
             express.connect(nic, now, &self.config, (peer, connect), &far)?;
         }
         link.remote = Some(*offer);

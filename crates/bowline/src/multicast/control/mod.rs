@@ -29,10 +29,10 @@ use message::VERSION;
 /// A switch removes the tables of a controller that it has not heard from for this long.
 pub const LEASE: Duration = Duration::from_secs(10);
 
-/// Reads a message of either end, for fuzzers. What is taken can be said again.
+/// Reads a message of either end, for fuzzers.
 ///
 /// # Panics
-/// If it is not.
+/// If a message is accepted that would not be understood in the same way when it is sent on.
 #[doc(hidden)]
 pub fn play_message(bytes: &[u8]) {
     message::play(bytes);
