@@ -71,7 +71,31 @@ impl Server {
         }
     }
 
-    /// Stops it, or resumes it.
+    /// Stops it, and returns when each of its threads stands still. `kill` returns before: a
+    /// thread that runs on another core may still answer a request.
+    fn stop(&self) {
+        self.signal("-STOP");
+        let start = Instant::now();
+        while !self.is_stopped() {
+            assert!(start.elapsed() < PATIENCE, "{:?} does not stop", self.command[0]);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn is_stopped(&self) -> bool {
+        let pid = self.child.as_ref().unwrap().id();
+        std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            // The state follows the name, which is in parentheses and may hold any character. A
+            // thread that has just ended has no state.
+            stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, at)| at.starts_with('T')))
+        })
+    }
+
     fn signal(&self, signal: &str) {
         let pid = self.child.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
@@ -132,9 +156,9 @@ pub(crate) fn is_survived(mut server: Server) {
     put_when_up(&mut *store, b"two");
     assert_eq!(store.get(&key("a")).unwrap().unwrap(), b"two");
 
-    server.signal("-STOP");
+    server.stop();
     is_down(&mut *store, &url);
-    server.signal("-CONT");
+    server.resume();
     put_when_up(&mut *store, b"three");
     assert_eq!(store.get(&key("a")).unwrap().unwrap(), b"three");
 
