@@ -74,6 +74,11 @@ impl Device {
         self.lanes().first().map_or(verbs::VIA, |lane| lane.port_caps().via)
     }
 
+    /// Whether its programs may share memory with others of this host instead of sending packets.
+    pub fn shares_memory(&self) -> bool {
+        self.lanes().first().is_some_and(|lane| lane.port_caps().shares_memory)
+    }
+
     /// The capabilities of the underlying verbs device, if there is one.
     pub fn verbs_caps(&self) -> Option<&Caps> {
         self.verbs.as_ref().map(|verbs| verbs.context.caps())

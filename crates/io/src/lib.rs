@@ -6,6 +6,7 @@
 //!   network stack, for real NICs; [`Via`] chooses among them. [`MemoryPort`] works in memory.
 //!   [`Impair`], [`PcapTap`] and [`FaultPort`] are middleware: each wraps any port and is itself a
 //!   port.
+//! * [`SharedMemory`] is memory that processes of a host map together.
 //! * [`Lane`] is one port, one engine shard and the thread that keeps both going when the
 //!   application does not.
 //!
@@ -23,6 +24,7 @@ mod memory_port;
 mod pcap;
 mod port;
 mod registry;
+mod shared_memory;
 mod shm;
 mod sys;
 #[cfg(test)]
@@ -47,6 +49,7 @@ pub use port::{
     Forwarder, FrameSink, Onward, Port, PortCaps, PortCounters, PortError, PortFds, Round,
 };
 pub use registry::{RegistryError, Services, runtime_dir};
+pub use shared_memory::{SharedMemory, Ticket};
 pub use shm::ShmPort;
 #[doc(hidden)]
 pub use shm::play_hostile_ring;

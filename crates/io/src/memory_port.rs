@@ -138,6 +138,7 @@ impl MemoryHub {
             tx: TxCaps { max_segments: 64, max_burst_bytes: 65_507 },
             ecn: true,
             sees_ip_header: false,
+            shares_memory: false,
             via: "memory",
         };
         let (route, taken, counters) = (None, Vec::new(), PortCounters::default());

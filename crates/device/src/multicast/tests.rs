@@ -83,6 +83,7 @@ impl Port for Played {
             tx: CAPS,
             ecn: false,
             sees_ip_header: false,
+            shares_memory: false,
             via: "test",
         }
     }

@@ -185,7 +185,7 @@ impl<P: Port> Impair<P> {
 
 impl<P: Port> Port for Impair<P> {
     fn caps(&self) -> PortCaps {
-        self.inner.caps()
+        PortCaps { shares_memory: false, ..self.inner.caps() }
     }
 
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {

@@ -248,7 +248,7 @@ fn mac_of(addr: IpAddr) -> [u8; 6] {
 
 impl<P: Port> Port for PcapTap<P> {
     fn caps(&self) -> PortCaps {
-        self.inner.caps()
+        PortCaps { shares_memory: false, ..self.inner.caps() }
     }
 
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {

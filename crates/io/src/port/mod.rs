@@ -39,6 +39,9 @@ pub struct PortCaps {
     pub ecn: bool,
     /// Whether the IPv4 identification of received frames is known.
     pub sees_ip_header: bool,
+    /// Whether processes of this host may share memory instead of sending packets: not where
+    /// packets are recorded, or delayed and lost on purpose.
+    pub shares_memory: bool,
     /// What carries the packets, in human-readable form.
     pub via: &'static str,
 }

@@ -311,7 +311,7 @@ impl ShmPort {
 
 impl Port for ShmPort {
     fn caps(&self) -> PortCaps {
-        PortCaps { via: self.via, ..self.udp.caps() }
+        PortCaps { via: self.via, shares_memory: true, ..self.udp.caps() }
     }
 
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {

@@ -5,8 +5,10 @@ use std::io;
 use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use bowline_nic::Buffer;
 use bowline_wire::LiveBytes;
 
 use super::check;
@@ -138,6 +140,18 @@ impl SharedArea {
         assert!(at <= self.len && len <= self.len - at, "{len} bytes at {at} of {}", self.len);
         // SAFETY: within the mapping, which lives as long as `self` and cannot be made shorter.
         unsafe { LiveBytes::new(self.start.as_ptr().wrapping_add(at), len) }
+    }
+
+    /// A part of the memory as a buffer, which keeps all of it mapped.
+    ///
+    /// # Panics
+    /// If it is not all there.
+    pub(crate) fn buffer(self: &Arc<SharedArea>, at: usize, len: usize) -> Option<Arc<Buffer>> {
+        assert!(at <= self.len && len <= self.len - at, "{len} bytes at {at} of {}", self.len);
+        let start = self.start.as_ptr().wrapping_add(at);
+        // SAFETY: within the mapping, which the clone keeps and nobody can make shorter; it is
+        // writable, and no reference to its bytes is ever made.
+        unsafe { Buffer::foreign(start, len, Box::new(Arc::clone(self))) }
     }
 
     /// Copies bytes to `at`.

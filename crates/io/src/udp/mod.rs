@@ -168,6 +168,7 @@ impl UdpPort {
             tx: TxCaps { max_segments: tx_caps.unwrap_or(1), max_burst_bytes },
             ecn: true,
             sees_ip_header: false,
+            shares_memory: false,
             via: "udp",
         };
         Ok(UdpPort {

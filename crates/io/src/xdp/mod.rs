@@ -124,6 +124,7 @@ impl XdpPort {
             tx: TxCaps { max_segments: MAX_SEGMENTS, max_burst_bytes: MAX_BURST_BYTES },
             ecn: true,
             sees_ip_header: true,
+            shares_memory: false,
             via: if socket.is_zero_copy() { "xdp, zero-copy" } else { "xdp, copy" },
         };
         Ok(XdpPort {
