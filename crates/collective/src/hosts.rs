@@ -72,6 +72,12 @@ impl Hosts {
         self.grid().map(|grid| (grid.hosts(), grid.each()))
     }
 
+    /// How many ranks of each host talk to other hosts, where hosts reduce first; `None` as for
+    /// [`shape`](Hosts::shape).
+    pub fn speakers(&self) -> Option<usize> {
+        self.grid().map(Grid::speakers)
+    }
+
     /// The hosts, if there are several with the same number of ranks each, at least two.
     pub(crate) fn grid(&self) -> Option<&Grid> {
         self.grid.as_ref()

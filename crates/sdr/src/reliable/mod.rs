@@ -239,6 +239,16 @@ impl ReliableQp {
         &self.config
     }
 
+    /// Since when a message has been waiting for a receive while the peer has said nothing; `None`
+    /// if none waits. That is no failure: a peer without receives may be idle. But where peers
+    /// always have some, it reveals one that has died before it could say so.
+    pub fn unanswered_since(&self) -> Option<Time> {
+        let index = self.next_start.checked_sub(self.first_out)? as usize;
+        let mut waiting = self.outgoing.iter().skip(index).flatten();
+        let posted = waiting.next()?.posted;
+        Some(self.sdr.last_heard(0).map_or(posted, |heard| heard.max(posted)))
+    }
+
     /// Whether the next message could be written now.
     pub fn write_room(&self) -> Result<(), SdrError> {
         self.sdr.send_room_for(self.config.places())
