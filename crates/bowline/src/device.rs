@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_device::{Account as FailoverAccount, ParseNameError, VerbsCaps, VerbsName};
 use bowline_fec::FecSnapshot;
-use bowline_io::{FaultRequest, PortCounters};
+use bowline_io::{FaultRequest, PortCounters, Via};
 use bowline_nic::{Counters, Event, Mtu};
 
 use crate::{Cq, DeviceBuilder, Error, Pd};
@@ -60,7 +60,8 @@ impl Device {
     }
 
     /// The NIC at an address of this machine that an earlier call opened in this process, if it is
-    /// still in use; otherwise opens it. For libraries whose users do not manage devices.
+    /// still in use; otherwise opens it. For libraries whose users do not manage devices:
+    /// `BOWLINE_VIA` chooses what carries packets, [`Via::Auto`] by default.
     ///
     /// ```
     /// use bowline::Device;
@@ -78,7 +79,7 @@ impl Device {
         if let Some(inner) = open.get(&addr).and_then(Weak::upgrade) {
             return Ok(Device { inner });
         }
-        let device = Device::builder(addr).open()?;
+        let device = Device::builder(addr).via(via_from_env()?).open()?;
         open.retain(|_, device| device.strong_count() > 0);
         open.insert(addr, Arc::downgrade(&device.inner));
         Ok(device)
@@ -181,5 +182,16 @@ impl Device {
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Device({} port {})", self.addr(), self.udp_port())
+    }
+}
+
+/// What carries packets, by `BOWLINE_VIA`.
+fn via_from_env() -> Result<Via, Error> {
+    match std::env::var("BOWLINE_VIA").as_deref() {
+        Ok("") | Err(_) => Ok(Via::Auto),
+        Ok(text) => text.parse().map_err(|error| Error::Invalid {
+            what: "environment",
+            why: format!("BOWLINE_VIA: {error}"),
+        }),
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bowline::{
     Access, Algorithm, Bounds, Cause, CollectiveFailure, CommOptions, CommTransport, Communicator,
-    DataType, Deadline, Device, Error, Mr, Operation, Pd, Rank, ReduceOp, Request, SdrScheme,
-    Tensor, rendezvous,
+    DataType, Deadline, Device, DeviceBuilder, Error, Mr, Operation, Pd, Rank, ReduceOp, Request,
+    SdrScheme, Tensor, Via, rendezvous,
 };
 
 const OPTIONS: CommOptions = CommOptions {
@@ -74,13 +74,25 @@ fn ranks_with<R: Send>(
     link: &str,
     body: impl Fn(Rig) -> R + Sync,
 ) -> Vec<R> {
+    let over = |builder: DeviceBuilder| match link {
+        "" => builder,
+        link => builder.link(link.parse().unwrap()),
+    };
+    ranks_on(net, count, options, over, body)
+}
+
+/// The same on other devices.
+fn ranks_on<R: Send>(
+    net: u8,
+    count: u32,
+    options: CommOptions,
+    device: impl Fn(DeviceBuilder) -> DeviceBuilder + Sync,
+    body: impl Fn(Rig) -> R + Sync,
+) -> Vec<R> {
     let dir = Dir::new(&format!("{net}"));
     let run = |rank: Rank| {
-        let mut builder = Device::builder(format!("127.77.{net}.{}", rank + 1).parse().unwrap());
-        if !link.is_empty() {
-            builder = builder.link(link.parse().unwrap());
-        }
-        let device = builder.open().unwrap();
+        let builder = Device::builder(format!("127.77.{net}.{}", rank + 1).parse().unwrap());
+        let device = device(builder).open().unwrap();
         let pd = device.alloc_pd().unwrap();
         let meeting = rendezvous::in_store(&dir.url(), "test", rank, count).unwrap();
         let comm = Communicator::meet(&pd, meeting, options).unwrap();
@@ -269,29 +281,61 @@ fn every_collective_gives_every_rank_its_part() {
 }
 
 /// More than the rings hold, by every algorithm, with several operations going on.
+fn sum_long_tensors(rig: &Rig) {
+    const COUNT: usize = 700_001;
+    let rank = rig.comm.rank() as f32;
+    let input: Vec<f32> = (0..COUNT).map(|i| (i % 1000) as f32 + rank).collect();
+    let expected: Vec<f32> = (0..COUNT).map(|i| 4.0 * (i % 1000) as f32 + 6.0).collect();
+    use Algorithm::{Direct, Exchange, Halving, Ring, Tree};
+    let started: Vec<_> = [Exchange, Direct, Ring, Halving, Tree]
+        .into_iter()
+        .map(|algorithm| {
+            let operation = Operation::Allreduce { count: COUNT };
+            let request = Request { algorithm, in_place: true, ..Request::new(operation) };
+            let (mr, data) = rig.tensor(&input);
+            let work = rig.comm.start(&request, None, Some(&data)).unwrap();
+            (algorithm, mr, work)
+        })
+        .collect();
+    for (algorithm, mr, work) in started {
+        work.wait().unwrap();
+        assert!(values(&mr) == expected, "{algorithm}");
+    }
+}
+
 #[test]
 fn long_tensors_by_every_algorithm() {
-    const COUNT: usize = 700_001;
     ranks(2, 4, |rig| {
-        let rank = rig.comm.rank() as f32;
-        let input: Vec<f32> = (0..COUNT).map(|i| (i % 1000) as f32 + rank).collect();
-        let expected: Vec<f32> = (0..COUNT).map(|i| 4.0 * (i % 1000) as f32 + 6.0).collect();
-        use Algorithm::{Direct, Exchange, Halving, Ring, Tree};
-        let started: Vec<_> = [Exchange, Direct, Ring, Halving, Tree]
-            .into_iter()
-            .map(|algorithm| {
-                let operation = Operation::Allreduce { count: COUNT };
-                let request = Request { algorithm, in_place: true, ..Request::new(operation) };
-                let (mr, data) = rig.tensor(&input);
-                let work = rig.comm.start(&request, None, Some(&data)).unwrap();
-                (algorithm, mr, work)
-            })
-            .collect();
-        for (algorithm, mr, work) in started {
-            work.wait().unwrap();
-            assert!(values(&mr) == expected, "{algorithm}");
-        }
+        assert_eq!(rig.comm.ranks_in_memory(), 0, "over UDP");
+        sum_long_tensors(&rig);
     });
+}
+
+/// Packets carry no data then, but the news of it.
+#[test]
+fn ranks_of_a_host_share_their_rings() {
+    let received = ranks_on(
+        14,
+        4,
+        OPTIONS,
+        |device| device.via(Via::Shm),
+        |rig| {
+            assert_eq!(rig.comm.ranks_in_memory(), 3);
+            sum_long_tensors(&rig);
+            let bytes = rig.device.port_counters().unwrap().rx_bytes;
+            let part = rig.comm.split(Some(0), rig.comm.rank()).unwrap();
+            assert_eq!(part.unwrap().ranks_in_memory(), 3, "the ranks of a split too");
+            bytes
+        },
+    );
+    assert!(received.iter().all(|bytes| *bytes < 1 << 20), "{received:?} bytes in packets");
+}
+
+/// What goes over an emulated link, or into a capture, is all there is.
+#[test]
+fn packets_that_are_watched_or_delayed_carry_the_data() {
+    let delayed = |device: DeviceBuilder| device.via(Via::Shm).link("delay=1ms".parse().unwrap());
+    ranks_on(15, 2, OPTIONS, delayed, |rig| assert_eq!(rig.comm.ranks_in_memory(), 0));
 }
 
 #[test]

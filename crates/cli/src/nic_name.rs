@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use bowline::{Device, DeviceBuilder, VerbsName};
+use bowline::{Device, DeviceBuilder, VerbsName, Via};
 
 /// Bowline's NIC at an address, or a verbs device of the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,15 @@ pub(crate) enum NicName {
 }
 
 impl NicName {
+    /// What carries its packets unless told otherwise: memory to programs of this user on this
+    /// host, and UDP to all others. A hardware NIC carries its own.
+    pub(crate) fn usual_via(&self) -> Via {
+        match self {
+            NicName::Addr(_) => Via::Auto,
+            NicName::Verbs(_) => Via::Udp,
+        }
+    }
+
     /// A builder that opens this NIC.
     pub(crate) fn builder(&self) -> DeviceBuilder {
         match self {

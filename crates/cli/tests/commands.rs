@@ -106,7 +106,8 @@ fn run_passes_its_programs_status_on_and_tells_its_own_errors() {
 fn logs_are_filtered() {
     let demo = |env: Option<&str>, args: &[&str]| {
         let mut command = Command::new(BOWLINE);
-        command.args(["collective", "barrier", "--ranks", "1", "-n", "1", "-w", "0", "--json"]);
+        command.args(["collective", "barrier", "--ranks", "1", "--via", "udp"]);
+        command.args(["-n", "1", "-w", "0", "--json"]);
         command.args(args).env_remove("RUST_LOG");
         if let Some(filter) = env {
             command.env("RUST_LOG", filter);

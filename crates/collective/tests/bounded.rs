@@ -143,7 +143,7 @@ fn allreduce(
 
 #[test]
 fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
-    let mut lossy = 0;
+    let (mut lossy, mut bulk) = (0, 0);
     for seed in 0..400 {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let ranks = rng.random_range(2..7);
@@ -175,8 +175,10 @@ fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
                 assert!(*output == again, "seed {seed}, turn {turn}, rank {rank}");
             }
         }
+        bulk += world.bulk;
     }
     assert!(lossy > 300, "something is lost: {lossy}");
+    assert!(bulk > 300, "some of it is repaired over XP: {bulk}");
 }
 
 #[test]

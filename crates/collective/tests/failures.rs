@@ -214,6 +214,7 @@ fn garbage_is_an_error_and_no_more() {
             ranks: 3,
             slots: 4,
             express_slots: 4,
+            bulk_bytes: 64,
             reorder_ns: 1_000,
             max_posted: 5,
             inline_bytes: 0,

@@ -317,3 +317,46 @@ fn a_dead_host_is_named_by_all_within_the_bound() {
         }
     }
 }
+
+/// A rank that writes to other memory than it says, or none, gains nothing but an error.
+#[test]
+fn a_message_that_is_not_in_the_shared_ring_is_noticed() {
+    let count = 20_000;
+    let (mut world, mut app) = group(5, count, 3, 0.0);
+    let bytes = app.ranks[0].group.shared_ring_bytes();
+    let nic = world.nic_mut(NicId(0));
+    // Too late for its offers, which is as good as memory that nobody else has mapped.
+    app.ranks[0].group.place_ring(nic, 1, Buffer::new(bytes)).unwrap();
+    app.ranks[1].group.reach_ring(0, Buffer::new(bytes)).unwrap();
+    start(&mut world, &mut app, Algorithm::Direct, count);
+    world.run_until(&mut app, Time::from_millis(1_000));
+    let failure = Failure { rank: 1, cause: Cause::Mismatch };
+    for rank in &app.ranks {
+        assert_eq!(rank.results, [Err(failure)]);
+    }
+    let short = app.ranks[0].group.place_ring(world.nic_mut(NicId(0)), 2, Buffer::new(bytes / 2));
+    assert!(short.unwrap_err().to_string().contains("length of a ring"));
+    assert!(app.ranks[0].group.reach_ring(0, Buffer::new(bytes)).is_err(), "its own");
+}
+
+/// Somebody who forges an announcement cannot make a rank take what an earlier message left in the
+/// slot, although its length is right.
+#[test]
+fn an_announcement_without_its_message_is_noticed() {
+    let count = 20_000;
+    let (mut world, mut app) = group(6, count, 3, 0.0);
+    let ring = Buffer::new(app.ranks[0].group.shared_ring_bytes());
+    app.ranks[0].group.place_ring(world.nic_mut(NicId(0)), 1, Arc::clone(&ring)).unwrap();
+    app.ranks[1].group.reach_ring(0, Arc::clone(&ring)).unwrap();
+    start(&mut world, &mut app, Algorithm::Direct, count);
+    world.run_until(&mut app, Time::from_millis(1_000));
+    check_sums(&app, count, "both use the ring");
+    // The same messages go round the ring once more, but elsewhere.
+    app.ranks[1].group.reach_ring(0, Buffer::new(ring.len())).unwrap();
+    start(&mut world, &mut app, Algorithm::Direct, count);
+    world.run_until(&mut app, Time::from_millis(2_000));
+    let failure = Failure { rank: 1, cause: Cause::Mismatch };
+    for rank in &app.ranks {
+        assert_eq!(rank.results, [Ok(()), Err(failure)]);
+    }
+}

@@ -16,6 +16,7 @@ use bowline_wire::Psn;
 
 use super::lock;
 use super::rendezvous::{Offers, PeerEnd};
+use super::rings::Rings;
 use super::seal::GroupSeal;
 use crate::multicast::{Connected, GroupMember, PortGroup};
 use crate::pd::PdInner;
@@ -41,6 +42,8 @@ pub(super) struct Member {
     running: Arc<Mutex<Running>>,
     /// Signalled when an operation is over.
     over: Arc<Condvar>,
+    /// The rings of its peers, if ranks of this host may map them.
+    rings: Option<Rings>,
 }
 
 /// The lane's task.
@@ -100,7 +103,12 @@ impl Member {
             let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) as u32 & 0xff_ffff
         };
-        let group = host.with(|nic, _| Group::new(nic, pd_id, (rank, ranks), config, psn))??;
+        let mut group =
+            host.with(|nic, _| Group::new(nic, pd_id, (rank, ranks), config, psn))??;
+        let rings = match pd.device().shares_memory() && config.scheme.is_none() {
+            true => host.with(|nic, _| Rings::create(nic, &mut group, (rank, ranks)))?,
+            false => None,
+        };
         let over = Arc::new(Condvar::new());
         let running = Running {
             group: Some(group),
@@ -112,7 +120,7 @@ impl Member {
         let task = host.add_task(running.clone())?;
         let (pd, chunk_bytes) = (Arc::clone(pd), config.slot_bytes);
         let ring_bytes = u64::from(config.slots) * u64::from(config.slot_bytes);
-        Ok(Member { rank, ranks, chunk_bytes, ring_bytes, pd, host, task, running, over })
+        Ok(Member { rank, ranks, chunk_bytes, ring_bytes, pd, host, task, running, over, rings })
     }
 
     /// Runs `f` on the group, in the lane.
@@ -142,7 +150,8 @@ impl Member {
             (0..ranks).map(offer).collect::<Result<Vec<_>, _>>()
         })?;
         let config = self.pd.device().config();
-        Ok(Offers { rank, addr: config.addr, udp_port: config.udp_port, links })
+        let rings = self.rings.as_ref().map(Rings::ticket);
+        Ok(Offers { rank, addr: config.addr, udp_port: config.udp_port, rings, links })
     }
 
     /// Connects to all others, given in rank order.
@@ -164,9 +173,19 @@ impl Member {
                 if let Some(seal) = seal {
                     group.seal(nic, peer.rank, seal.between(self.rank, peer.rank, now))?;
                 }
-                group.connect(nic, now, peer.rank, peer.addr, &peer.link)
+                group.connect(nic, now, peer.rank, peer.addr, &peer.link)?;
+                match self.rings.as_ref().and_then(|rings| rings.of_peer(peer)) {
+                    Some(ring) => group.reach_ring(peer.rank, ring),
+                    None => Ok(()),
+                }
             })
         })
+    }
+
+    /// How many peers' rings are mapped here.
+    pub(super) fn ranks_in_memory(&self) -> u32 {
+        // A group that has been closed reaches nobody.
+        self.with(|group, _, _| Ok(group.mapped_rings())).unwrap_or(0)
     }
 
     /// Creates queue pairs for messages to all, if this rank supports them; its own starts at

@@ -5,6 +5,7 @@ mod hosts;
 mod member;
 mod ops;
 pub mod rendezvous;
+mod rings;
 mod seal;
 mod split;
 mod tensor;
@@ -302,6 +303,12 @@ impl Communicator {
     /// Number of ranks.
     pub fn size(&self) -> u32 {
         self.shared.member.ranks
+    }
+
+    /// How many ranks this one reaches through memory instead of packets: those of its host, if its
+    /// device shares memory (`docs/shm.md`).
+    pub fn ranks_in_memory(&self) -> u32 {
+        self.shared.member.ranks_in_memory()
     }
 
     /// Which ranks share a host, as far as their addresses tell: those with the same address, and

@@ -105,9 +105,10 @@ pub(crate) struct CollectiveArgs {
     /// MASTER_ADDR is reached]
     #[arg(long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
-    /// Packet transport of each rank: udp; shm or auto for shared memory between ranks of one host
-    #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
-    pub(super) via: Via,
+    /// Packet transport of each rank: auto, shared memory between ranks of one host and UDP to all
+    /// others; shm, the same, or an error without shared memory; udp [default: auto]
+    #[arg(long, value_name = "PORT")]
+    pub(super) via: Option<Via>,
     /// Impair what each rank sends, e.g. loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,

@@ -42,7 +42,8 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     };
     // Refuse before anything is opened.
     let meeting = guarded(args, name.addr()?, meeting)?;
-    let mut builder = name.builder().via(args.via).notice(output::notice);
+    let via = args.via.unwrap_or_else(|| name.usual_via());
+    let mut builder = name.builder().via(via).notice(output::notice);
     if let Some(link) = &args.link {
         builder = builder.link(link.clone());
     }
@@ -74,8 +75,7 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
         comm,
         pd,
     };
-    let is_sealed = bench.comm.is_sealed();
-    let mut report = Report::new(args, ranks, &device, rank == 0 && !args.json, is_sealed);
+    let mut report = Report::new(args, &bench.comm, &device, rank == 0 && !args.json);
     report.print_header();
     let name = format!("collective {}", args.test.name());
     let progress = (rank == 0).then(|| output::progress(sizes.len() as u64, &name));

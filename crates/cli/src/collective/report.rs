@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bowline::{CommTransport, Device};
+use bowline::{CommTransport, Communicator, Device};
 use serde::Serialize;
 
 use super::args::CollectiveArgs;
@@ -79,6 +79,8 @@ pub(super) struct Report {
     /// Whether packets are encrypted and authenticated.
     sealed: bool,
     ranks: u32,
+    /// How many of them rank 0 reaches through memory.
+    ranks_in_memory: u32,
     #[serde(rename = "type")]
     dtype: &'static str,
     redop: &'static str,
@@ -95,17 +97,17 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn new(
         args: &CollectiveArgs,
-        ranks: u32,
+        comm: &Communicator,
         device: &Device,
         talks: bool,
-        sealed: bool,
     ) -> Report {
         Report {
             version: JSON_VERSION,
             test: args.test.name(),
             transport: args.transport.name(),
-            sealed,
-            ranks,
+            sealed: comm.is_sealed(),
+            ranks: comm.size(),
+            ranks_in_memory: comm.ranks_in_memory(),
             dtype: args.dtype.name(),
             redop: if args.test.reduces() { args.op.name() } else { "none" },
             root: if args.test.is_rooted() { args.root.into() } else { -1 },
@@ -122,11 +124,15 @@ impl Report {
         if !self.talks {
             return;
         }
-        let Report { test, transport, ranks, device, iterations, .. } = self;
+        let Report { test, transport, ranks, ranks_in_memory, device, iterations, .. } = self;
         say(&format!(
             "# bowline collective {test}: {ranks} ranks over {transport}, {iterations} iterations"
         ));
-        say(&format!("# rank 0 is at {device}"));
+        let by_packets = ranks - 1 - ranks_in_memory;
+        say(&format!(
+            "# rank 0 is at {device}; ranks that it reaches through memory: {ranks_in_memory}, \
+             by packets: {by_packets}"
+        ));
         let half = format!("{:>10} {:>7} {:>7} {:>6}", "time", "algbw", "busbw", "#wrong");
         let units = format!("{:>10} {:>7} {:>7} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
         say(&format!("#{:>52}{:^33}   {:^33}", "", "out-of-place", "in-place"));

@@ -45,7 +45,7 @@ impl Engine {
                 let of = inbox.proposals - 1;
                 self.adaptive.hear(from, of, timeout::from_bits(number));
             }
-            Kind::Nack(_) | Kind::Abort(_) => {
+            Kind::Nack(_) | Kind::Bulk(_) | Kind::Abort(_) => {
                 self.fail(Failure { rank: from, cause: Cause::Protocol });
             }
         }

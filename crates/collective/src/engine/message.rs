@@ -5,6 +5,7 @@ use crate::Rank;
 
 /// Values from here on are message kinds; tags are below.
 const NACK: u16 = 0xfc00;
+const BULK: u16 = 0xfc80;
 const REPAIR: u16 = 0xfd00;
 const NOTE: u16 = 0xfe00;
 const BYE: u16 = 0xfe01;
@@ -21,6 +22,8 @@ pub(super) enum Kind {
     Data(u16),
     /// Part of the message in a slot is missing; the number is that of the message.
     Nack(u8),
+    /// The same, and the sender should answer over XP.
+    Bulk(u8),
     /// The last missing range of the message in a slot; the number is the tag.
     Repair(u8),
     /// A credit and nothing else.
@@ -43,6 +46,7 @@ pub(super) fn encode(kind: Kind, number: u16) -> u32 {
     let upper = match kind {
         Kind::Data(tag) => tag,
         Kind::Nack(slot) => NACK | u16::from(slot),
+        Kind::Bulk(slot) => BULK | u16::from(slot),
         Kind::Repair(slot) => REPAIR | u16::from(slot),
         Kind::Note => NOTE,
         Kind::Bye => BYE,
@@ -59,7 +63,8 @@ pub(super) fn encode(kind: Kind, number: u16) -> u32 {
 pub(super) fn decode(imm: u32) -> Option<(Kind, u16)> {
     let (upper, number) = ((imm >> 16) as u16, imm as u16);
     let kind = match upper {
-        NACK..REPAIR => Kind::Nack(upper as u8),
+        NACK..BULK => Kind::Nack(upper as u8),
+        BULK..REPAIR => Kind::Bulk((upper - BULK) as u8),
         REPAIR..NOTE => Kind::Repair(upper as u8),
         NOTE => Kind::Note,
         BYE => Kind::Bye,
@@ -127,11 +132,12 @@ mod tests {
 
     #[test]
     fn all_kinds_come_back() {
+        let bulk = [Kind::Bulk(0), Kind::Bulk(127)];
         let causes = Cause::ALL.map(Kind::Abort);
         let data = [0, 1, 0xfbff].map(Kind::Data);
-        let repair = [Kind::Nack(0), Kind::Nack(255), Kind::Repair(0), Kind::Repair(255)];
+        let repair = [Kind::Nack(0), Kind::Nack(127), Kind::Repair(0), Kind::Repair(255)];
         let plain = [Kind::Note, Kind::Bye, Kind::Sent, Kind::Progress, Kind::Proposal, Kind::Cast];
-        for kind in causes.into_iter().chain(data).chain(repair).chain(plain) {
+        for kind in causes.into_iter().chain(data).chain(repair).chain(bulk).chain(plain) {
             for number in [0, 1, u16::MAX] {
                 assert_eq!(decode(encode(kind, number)), Some((kind, number)));
             }

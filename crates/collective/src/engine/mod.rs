@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod bound;
+mod bulk;
 mod cast;
 mod express;
 mod failure;
@@ -53,6 +54,9 @@ pub struct EngineConfig {
     /// The same for messages over XP, for operations with bounds; 0 if there are none. These slots
     /// are numbered from `slots` on.
     pub express_slots: u16,
+    /// A message over XP that lacks at least this many bytes, and much of what lies between the
+    /// first and the last of them, is repaired over XP.
+    pub bulk_bytes: u32,
     /// How late a packet may arrive by reordering before it counts as lost.
     pub reorder_ns: u64,
     /// Maximum number of outstanding posts to one peer over RC, apart from the final
@@ -162,6 +166,23 @@ impl Engine {
             next_heartbeat: Time::NEVER,
             next_probe: Time::NEVER,
         }
+    }
+
+    /// From now on, messages to a peer are copied when they are posted, however long they are.
+    pub fn copy_to(&mut self, peer: Rank) {
+        self.peer(peer).is_copied_to = true;
+    }
+
+    /// Number of messages over RC to a peer so far.
+    pub fn sent_to(&self, peer: Rank) -> u64 {
+        let peer = self.peers.get(peer as usize).and_then(Option::as_ref);
+        peer.map_or(0, |peer| peer.sent)
+    }
+
+    /// Number of messages over RC from a peer so far.
+    pub fn arrived_from(&self, peer: Rank) -> u64 {
+        let peer = self.peers.get(peer as usize).and_then(Option::as_ref);
+        peer.map_or(0, |peer| peer.folded + peer.slots.len() as u64)
     }
 
     /// Adds an operation after all others.

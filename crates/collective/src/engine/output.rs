@@ -53,6 +53,7 @@ impl Engine {
     /// The next thing to send to a peer. What others have been waiting for longest goes first.
     fn next_to(&mut self, rank: Rank) -> Option<Post> {
         self.next_control(rank)
+            .or_else(|| self.next_bulk(rank))
             .or_else(|| self.next_repair(rank))
             .or_else(|| self.next_express(rank))
             .or_else(|| self.next_write(rank))
@@ -97,7 +98,7 @@ impl Engine {
         peer.sent += 1;
         // A multicast completes only when all ranks have acknowledged it. A rank's last message
         // takes another connection and must not overtake it.
-        let inline = src.len <= inline_bytes && !is_cast;
+        let inline = (src.len <= inline_bytes || peer.is_copied_to) && !is_cast;
         let imm = message::encode(Kind::Data(tag), peer.credit());
         self.posted(to, if inline { Posted::Note } else { Posted::Message(at) });
         self.look_at(to);

@@ -83,6 +83,8 @@ pub(super) struct Peer {
     /// Messages over XP.
     pub(super) express: Express,
 
+    /// Messages to it are copied when they are posted, however long they are.
+    pub(super) is_copied_to: bool,
     /// It is queued to be checked for something to send.
     pub(super) is_queued: bool,
     /// It has announced that it leaves.
@@ -99,6 +101,15 @@ impl Peer {
             || !self.to_send.is_empty()
             || self.express.inbox.expected().next().is_some()
             || self.express.outbox.is_waited_for()
+    }
+
+    /// Bytes of repairs in flight to it.
+    pub(super) fn repair_bytes(&self) -> u64 {
+        let bytes = |(posted, _): &(Posted, Time)| match posted {
+            Posted::Repair { bytes, .. } => u64::from(*bytes),
+            Posted::Note | Posted::Message(_) => 0,
+        };
+        self.posted.iter().map(bytes).sum()
     }
 
     /// The slot that its next message has written.

@@ -64,6 +64,22 @@ pub enum Post {
         /// The immediate data, on the last range of a message.
         imm: Option<u32>,
     },
+    /// Write a range that a peer is missing into the peer's slot, over the XP queue pair for
+    /// repairs. Report when it [has been sent](super::Engine::bulk_sent).
+    Bulk {
+        /// The peer.
+        to: Rank,
+        /// The slot there.
+        slot: u16,
+        /// Offset in the slot.
+        offset: u32,
+        /// The operation that the memory belongs to.
+        op: OpId,
+        /// The bytes.
+        src: Span,
+        /// The immediate.
+        imm: u32,
+    },
     /// Tell a peer over RC which ranges of its message in a slot are
     /// [missing](super::Engine::missing).
     Nack {

@@ -65,11 +65,7 @@ impl Peer {
         let repeats = self.repeats_left > 0 && !self.posted.is_empty();
         let next = self.repeat_ns().filter(|_| repeats);
         self.repeats_at = next.map(|ns| now.plus_nanos(2 * ns));
-        let bytes = |(posted, _): &(Posted, Time)| match posted {
-            Posted::Repair { bytes, .. } => u64::from(*bytes),
-            Posted::Note | Posted::Message(_) => 0,
-        };
-        !self.posted.is_empty() && self.posted.iter().map(bytes).sum::<u64>() <= MAX_REPEAT_BYTES
+        !self.posted.is_empty() && self.repair_bytes() <= MAX_REPEAT_BYTES
     }
 
     /// The oldest post has been acknowledged.

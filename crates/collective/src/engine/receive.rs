@@ -29,7 +29,7 @@ impl Arrival {
 
 /// Rounds ranges outwards to whole elements of any type. A peer may arrange its packets so that
 /// they end in the middle of an element.
-fn whole_elements(ranges: &[Range<u32>], len: u32) -> Vec<Range<u32>> {
+pub(super) fn whole_elements(ranges: &[Range<u32>], len: u32) -> Vec<Range<u32>> {
     const ELEMENT: u32 = 8;
     let mut rounded: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -51,6 +51,9 @@ impl Engine {
             return;
         }
         let first_slot = self.config.slots;
+        if let Some(slot) = slot.checked_sub(first_slot + self.config.express_slots) {
+            return self.bulk_ended(from, slot, &arrival);
+        }
         let inbox = &mut self.peer(from).express.inbox;
         let number = slot.checked_sub(first_slot).and_then(|slot| inbox.number(slot));
         let Some(number) = number else { return };
@@ -91,9 +94,12 @@ impl Engine {
         let inbox = &mut self.peer(from).express.inbox;
         let number = inbox.number(slot.into());
         let message = number.and_then(|number| inbox.get(number));
-        let Some(message) = message.filter(|message| message.is_repairing) else {
+        let (Some(number), Some(message)) = (number, message.filter(|m| m.is_repairing)) else {
             return self.fail(Failure { rank: from, cause: Cause::Protocol });
         };
+        if message.is_bulk {
+            return self.take_bulk_note(from, number, tag);
+        }
         let repaired: u64 = match message.expected {
             Some(expected) => message.missing_bytes(expected.len),
             None => message.missing.iter().map(|hole| u64::from(hole.end - hole.start)).sum(),
@@ -106,9 +112,7 @@ impl Engine {
         if let Some(bound) = op.filter(|_| !settled).and_then(|op| self.bound_mut(op)) {
             bound.report.repaired_bytes += repaired;
         }
-        if let Some(number) = number {
-            self.judge(from, number);
-        }
+        self.judge(from, number);
         self.advance(from);
     }
 
@@ -138,7 +142,7 @@ impl Engine {
     }
 
     /// Frees slots, and assigns messages to the steps that wait for them.
-    fn advance(&mut self, from: Rank) {
+    pub(super) fn advance(&mut self, from: Rank) {
         let first_slot = self.config.slots;
         loop {
             if self.failure.is_some() {
@@ -194,7 +198,7 @@ impl Engine {
 
     /// Decides about a message whose receive has ended: either it is settled, or the missing ranges
     /// are requested.
-    fn judge(&mut self, from: Rank, number: u64) {
+    pub(super) fn judge(&mut self, from: Rank, number: u64) {
         let Some(message) = self.peer(from).express.inbox.get(number) else { return };
         if !message.ended || message.settled {
             return;

@@ -11,6 +11,13 @@ use super::{Cause, Engine, EngineConfig, Failure, Post};
 use crate::Rank;
 use crate::schedule::{Action, Span};
 
+/// Bytes of repairs in flight to a peer. RC sends all of them again when one packet is lost, at
+/// once. More than a long link's queue holds would be lost again, and take messages over XP with
+/// it. `send` and `recv` share the queue pair and are not limited.
+const MAX_REPAIR_BYTES: u64 = 256 << 10;
+/// Longer ranges are sent in pieces, so that the bound applies to them too.
+const PIECE_BYTES: u32 = 32 << 10;
+
 impl Engine {
     /// The oldest outstanding message to a peer over XP has been sent, or its deadline has passed.
     pub fn express_sent(&mut self, now: Time, to: Rank) {
@@ -28,11 +35,19 @@ impl Engine {
         if self.failure.is_some() {
             return;
         }
-        let number = match message::decode(imm) {
-            Some((Kind::Nack(_), number)) => self.peer(from).express.outbox.unsettled(number),
-            _ => None,
+        let (is_bulk, number) = match message::decode(imm) {
+            Some((Kind::Nack(_), number)) => (false, Some(number)),
+            Some((Kind::Bulk(_), number)) => (true, Some(number)),
+            _ => (false, None),
         };
-        let queued = number.is_some_and(|number| self.queue_repairs(from, number, ranges));
+        let outbox = &self.peer(from).express.outbox;
+        let queued =
+            number.and_then(|number| outbox.unsettled(number)).is_some_and(
+                |number| match is_bulk {
+                    true => self.queue_bulk(from, number, ranges),
+                    false => self.queue_repairs(from, number, ranges),
+                },
+            );
         if !queued {
             return self.fail(Failure { rank: from, cause: Cause::Protocol });
         }
@@ -43,7 +58,7 @@ impl Engine {
     /// about.
     pub fn nack_slot(&self, imm: u32) -> Option<u16> {
         match message::decode(imm)? {
-            (Kind::Nack(slot), _) => Some(u16::from(slot)),
+            (Kind::Nack(slot) | Kind::Bulk(slot), _) => Some(u16::from(slot)),
             _ => None,
         }
     }
@@ -77,7 +92,7 @@ impl Engine {
     }
 
     /// The memory of a message that was sent to a peer.
-    fn sent_span(&mut self, to: Rank, number: u64) -> Option<Span> {
+    pub(super) fn sent_span(&mut self, to: Rank, number: u64) -> Option<Span> {
         let at = self.peer(to).express.outbox.get(number)?.at?;
         match *self.op(at.op)?.schedule.action(at.step) {
             Action::Send { src, .. } => Some(src),
@@ -87,7 +102,7 @@ impl Engine {
 
     /// The next control message to a peer.
     pub(super) fn next_control(&mut self, to: Rank) -> Option<Post> {
-        let EngineConfig { slots, max_posted, .. } = self.config;
+        let EngineConfig { slots, max_posted, bulk_bytes, .. } = self.config;
         let peer = self.peer(to);
         if peer.posted.len() >= max_posted || peer.has_left || peer.is_broken {
             return None;
@@ -95,7 +110,8 @@ impl Engine {
         let (inbox, outbox) = (&mut peer.express.inbox, &mut peer.express.outbox);
         let post = if let Some(number) = inbox.nacks.pop_front() {
             let slot = inbox.slot(number);
-            let imm = message::encode(Kind::Nack(slot as u8), number as u16);
+            let kind = if inbox.request(number, bulk_bytes) { Kind::Bulk } else { Kind::Nack };
+            let imm = message::encode(kind(slot as u8), number as u16);
             Post::Nack { to, slot: slots + slot, imm }
         } else if outbox.is_untold() {
             Post::Note { to, imm: message::encode(Kind::Sent, outbox.tell()) }
@@ -115,7 +131,9 @@ impl Engine {
         if peer.posted.len() >= max_posted || peer.has_left {
             return None;
         }
-        let Repair { number, range, is_last } = peer.express.outbox.repairs.pop_front()?;
+        let room = MAX_REPAIR_BYTES.saturating_sub(peer.repair_bytes());
+        let repair = peer.express.outbox.next_repair(PIECE_BYTES, room)?;
+        let Repair { number, range, is_last } = repair;
         let span = self.sent_span(to, number)?;
         let at = self.peer(to).express.outbox.get(number)?.at?;
         let op = self.op(at.op)?;

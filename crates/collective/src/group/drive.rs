@@ -7,13 +7,13 @@ use bowline_nic::{
 };
 use bowline_sdr::Source;
 
-use super::Group;
+use super::{Group, express};
 use crate::engine::{FoldTerm, OpId, Post};
 use crate::schedule::{Action, Span, Transform};
 use crate::{Contribution, Rank, fold, fold_partial};
 
-/// Folds of up to this many bytes are computed in one turn. Then the messages that they made ready
-/// should leave, and arrived messages should be taken.
+/// Folds and copies of up to this many bytes are made in one turn. Then the messages that they made
+/// ready should leave, and arrived messages should be taken.
 const TURN_BYTES: usize = 256 << 10;
 
 /// The purpose of a work request.
@@ -59,13 +59,14 @@ impl Group {
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.timeout(now);
         }
-        let mut folded = 0;
+        let mut moved = 0;
         self.busy = false;
         while let Some(post) = self.engine.poll_post() {
             did = true;
             match post {
                 Post::Write { to, slot, op, src, imm, inline } => {
                     self.write(nic, now, (to, slot), (op, src), imm, inline);
+                    moved += if self.reaches(to) { src.len } else { 0 };
                 }
                 Post::Note { to, imm } => self.note(nic, now, to, imm),
                 Post::Express { to, slot, op, src, imm, deadline } => {
@@ -74,17 +75,18 @@ impl Group {
                 Post::Repair { to, slot, offset, op, src, imm } => {
                     self.repair(nic, now, (to, slot, offset), (op, src), imm);
                 }
+                Post::Bulk { to, slot, offset, op, src, imm } => {
+                    self.send_bulk(nic, now, (to, slot, offset), (op, src), imm);
+                }
                 Post::Nack { to, slot, imm } => self.request(nic, now, to, slot, imm),
                 Post::Resend { to } => self.resend(nic, now, to),
                 Post::Open { from, slot } => self.open(nic, now, from, slot),
                 Post::End { from, slot, at } => self.end(nic, now, from, slot, at),
-                Post::Fold { op, step } => {
-                    folded += self.fold(nic, now, op, step);
-                    if folded >= TURN_BYTES {
-                        self.busy = true;
-                        return true;
-                    }
-                }
+                Post::Fold { op, step } => moved += self.fold(nic, now, op, step),
+            }
+            if moved >= TURN_BYTES {
+                self.busy = true;
+                return true;
             }
         }
         did
@@ -98,6 +100,9 @@ impl Group {
         match kind {
             WrKind::Send => self.engine.sent(now, peer),
             WrKind::Recv => self.take_message(nic, now, peer, completion),
+            WrKind::ExpressSend if slot >= express::first_repair_slot(&self.config) => {
+                self.engine.bulk_sent(now, peer);
+            }
             WrKind::ExpressSend => self.engine.express_sent(now, peer),
             WrKind::ExpressRecv => self.take_express(nic, now, (peer, slot), completion),
         }
@@ -110,12 +115,17 @@ impl Group {
         let _ = nic.post_recv(qpn, &RecvWr::new(wr_id(WrKind::Recv, peer, 0), &[]));
         // A peer may send an operation that no member of a group sends. It has no slot then.
         let is_write = completion.opcode == WcOpcode::RecvWriteImm;
-        let len = if is_write { completion.byte_len as usize } else { 0 };
         match completion.imm {
             Some(imm) if is_write && let Some(slot) = self.engine.nack_slot(imm) => {
                 self.take_nack(now, peer, imm, slot);
             }
-            Some(imm) => self.engine.message(now, peer, imm, len),
+            Some(imm) => {
+                let len = match is_write {
+                    true => completion.byte_len as usize,
+                    false => self.shared_len(peer, imm),
+                };
+                self.engine.message(now, peer, imm, len);
+            }
             None => self.engine.broken(now, peer),
         }
     }
@@ -135,6 +145,9 @@ impl Group {
         let Some(sge) = self.sge(op, src) else {
             return self.engine.give_up(now);
         };
+        if self.reaches(to) {
+            return self.write_shared(nic, now, (to, slot), sge, imm);
+        }
         if let Some(sdr) = self.sdr_mut(to) {
             let source = Source { key: MrKey(sge.lkey), addr: sge.addr };
             return sdr.write(nic, now, source, sge.len, imm);
@@ -159,7 +172,7 @@ impl Group {
         }
     }
 
-    fn note(&mut self, nic: &mut dyn Rnic, now: Time, to: Rank, imm: u32) {
+    pub(super) fn note(&mut self, nic: &mut dyn Rnic, now: Time, to: Rank, imm: u32) {
         // The news that the group has failed need not wait for messages in flight.
         if !self.engine.is_abort(imm)
             && let Some(sdr) = self.sdr_mut(to)

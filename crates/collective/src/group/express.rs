@@ -1,5 +1,5 @@
-//! Messages of operations with bounds: they use XP queue pairs, and their missing ranges are sent
-//! over RC.
+//! Messages of operations with bounds: they use XP queue pairs. Their missing ranges are sent over
+//! RC, or if there are many, over a second XP queue pair.
 
 use bowline_nic::{
     Completion, Connect, EndMark, Payload, QpInit, QpType, RecvWr, Remote, Rnic, SendOp, SendWr,
@@ -14,15 +14,27 @@ use crate::Rank;
 use crate::engine::{Arrival, OpId};
 use crate::schedule::Span;
 
-/// This rank's end of an XP connection.
+/// A message that lacks this many packets is repaired over XP, if it lacks much of its length.
+/// Fewer packets usually get through over RC at the first attempt.
+pub(super) const BULK_PACKETS: u32 = 16;
+
+/// This rank's ends of the XP connections to a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpressLink {
+    pub(super) messages: ExpressEnd,
+    /// Repairs must not wait behind the messages that are posted already.
+    pub(super) repairs: ExpressEnd,
+}
+
+/// This rank's end of an XP connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpressEnd {
     pub(super) qpn: Qpn,
     pub(super) token: Psn,
 }
 
 impl ExpressLink {
-    /// Connects like the RC queue pair, and posts a receive for each slot.
+    /// Connects both queue pairs.
     pub(super) fn connect(
         self,
         nic: &mut dyn Rnic,
@@ -31,10 +43,31 @@ impl ExpressLink {
         (peer, rc): (Rank, Connect),
         far: &ExpressInfo,
     ) -> Result<(), GroupError> {
-        let connect = Connect { dest_qpn: far.qpn, rq_psn: far.token, sq_psn: self.token, ..rc };
+        let ends = [
+            (self.messages, far.qpn, far.token, config.slots),
+            (self.repairs, far.repair_qpn, far.repair_token, first_repair_slot(config)),
+        ];
+        for (end, dest_qpn, rq_psn, first_slot) in ends {
+            let connect = Connect { dest_qpn, rq_psn, ..rc };
+            end.connect(nic, now, (peer, connect), first_slot..first_slot + config.express_slots)?;
+        }
+        Ok(())
+    }
+}
+
+impl ExpressEnd {
+    /// Connects like the RC queue pair, and posts a receive for each slot.
+    fn connect(
+        self,
+        nic: &mut dyn Rnic,
+        now: Time,
+        (peer, connect): (Rank, Connect),
+        slots: std::ops::Range<u16>,
+    ) -> Result<(), GroupError> {
+        let connect = Connect { sq_psn: self.token, ..connect };
         let [init, rtr, rts] = connect.steps(QpType::Xp);
         nic.modify_qp(now, self.qpn, &init)?;
-        for slot in config.slots..config.slots + config.express_slots {
+        for slot in slots {
             let id = wr_id(WrKind::ExpressRecv, peer, slot);
             nic.post_recv(self.qpn, &RecvWr::new(id, &[]))?;
         }
@@ -49,6 +82,12 @@ pub(super) fn wr_depth(config: &GroupConfig) -> u32 {
     u32::from(config.express_slots)
 }
 
+/// Receives of repairs over XP are numbered from here on. They have no slots: repairs are written
+/// into the slots of their messages.
+pub(super) fn first_repair_slot(config: &GroupConfig) -> u16 {
+    config.slots + config.express_slots
+}
+
 /// The offset in a ring of the area that lists the missing ranges of the message in this XP slot.
 pub(super) fn nack_offset(config: &GroupConfig, slot: u16) -> usize {
     let slots = usize::from(config.slots) + usize::from(config.express_slots);
@@ -56,15 +95,24 @@ pub(super) fn nack_offset(config: &GroupConfig, slot: u16) -> usize {
 }
 
 impl Group {
-    /// Creates the XP queue pair of a link, if the group uses XP.
+    /// Creates the XP queue pairs of a link, if the group uses XP.
     pub(super) fn express_link(
         &self,
         nic: &mut dyn Rnic,
-        token: Psn,
+        [token, repair_token]: [Psn; 2],
     ) -> Result<Option<ExpressLink>, GroupError> {
         if self.config.express_slots == 0 {
             return Ok(None);
         }
+        let messages = self.express_end(nic, token)?;
+        let repairs = self.express_end(nic, repair_token).inspect_err(|_| {
+            // Cannot fail: it was created above.
+            let _ = nic.destroy_qp(messages.qpn);
+        })?;
+        Ok(Some(ExpressLink { messages, repairs }))
+    }
+
+    fn express_end(&self, nic: &mut dyn Rnic, token: Psn) -> Result<ExpressEnd, GroupError> {
         let depth = wr_depth(&self.config);
         let init = QpInit {
             max_send_wr: depth,
@@ -83,7 +131,7 @@ impl Group {
             // Cannot fail: it was created above.
             let _ = nic.destroy_qp(qpn);
         })?;
-        Ok(Some(ExpressLink { qpn, token }))
+        Ok(ExpressEnd { qpn, token })
     }
 
     /// A receive over XP has ended.
@@ -191,7 +239,30 @@ impl Group {
         };
         let id = wr_id(WrKind::ExpressSend, to, slot);
         let wr = SendWr::new(id, SendOp::WriteImm(remote.slot(slot), imm), &sges);
-        if nic.post_send(now, express.qpn, &SendWr { deadline, ..wr }).is_err() {
+        if nic.post_send(now, express.messages.qpn, &SendWr { deadline, ..wr }).is_err() {
+            self.engine.broken(now, to);
+        }
+    }
+
+    /// Writes a long range that a peer is missing into its slot, over XP.
+    pub(super) fn send_bulk(
+        &mut self,
+        nic: &mut dyn Rnic,
+        now: Time,
+        (to, slot, offset): (Rank, u16, u32),
+        (op, src): (OpId, Span),
+        imm: u32,
+    ) {
+        let express = self.remote(to).and_then(|(link, remote)| Some((link.express?, remote)));
+        let (Some((express, remote)), Some(sge)) = (express, self.sge(op, src)) else {
+            return self.engine.give_up(now);
+        };
+        let mut place = remote.slot(slot);
+        place.addr += u64::from(offset);
+        let sges = [sge];
+        let id = wr_id(WrKind::ExpressSend, to, first_repair_slot(&self.config));
+        let wr = SendWr::new(id, SendOp::WriteImm(place, imm), &sges);
+        if nic.post_send(now, express.repairs.qpn, &wr).is_err() {
             self.engine.broken(now, to);
         }
     }
@@ -206,22 +277,25 @@ impl Group {
 
     /// Posts the next receive over XP.
     pub(super) fn open(&mut self, nic: &mut dyn Rnic, now: Time, from: Rank, slot: u16) {
-        let Some(express) = self.express(from) else { return };
+        let Some(end) = self.express_of(from, slot) else { return };
         let id = wr_id(WrKind::ExpressRecv, from, slot);
-        if nic.post_recv(express.qpn, &RecvWr::new(id, &[])).is_err() {
+        if nic.post_recv(end.qpn, &RecvWr::new(id, &[])).is_err() {
             self.engine.give_up(now);
         }
     }
 
     /// Makes a receive over XP end.
     pub(super) fn end(&mut self, nic: &mut dyn Rnic, now: Time, from: Rank, slot: u16, at: Time) {
-        let Some(express) = self.express(from) else { return };
+        let Some(end) = self.express_of(from, slot) else { return };
         let id = wr_id(WrKind::ExpressRecv, from, slot);
         // If there is no such receive, it has ended, and its completion is pending.
-        let _ = nic.hasten_recv(now, express.qpn, id, at);
+        let _ = nic.hasten_recv(now, end.qpn, id, at);
     }
 
-    fn express(&self, peer: Rank) -> Option<ExpressLink> {
-        self.links.get(peer as usize)?.as_ref()?.express
+    /// The end that a receive belongs to.
+    fn express_of(&self, peer: Rank, slot: u16) -> Option<ExpressEnd> {
+        let express = self.links.get(peer as usize)?.as_ref()?.express?;
+        let is_repair = slot >= first_repair_slot(&self.config);
+        Some(if is_repair { express.repairs } else { express.messages })
     }
 }

@@ -34,6 +34,10 @@ pub struct ExpressInfo {
     pub qpn: Qpn,
     /// The token of the packets that it sends.
     pub token: Psn,
+    /// Its queue pair for repairs over XP.
+    pub repair_qpn: Qpn,
+    /// The token of the packets that this one sends.
+    pub repair_token: Psn,
     /// Number of XP slots, which follow those of the ring.
     pub slots: u16,
 }
@@ -77,7 +81,7 @@ impl LinkInfo {
     /// Length on the wire in bytes.
     pub const LEN: usize = Self::SDR_AT + 1 + SdrEnd::MAX;
     /// Offset of the SDR end: its length, which is 0 if there is none, then its bytes.
-    const SDR_AT: usize = 40;
+    const SDR_AT: usize = 48;
 
     /// The remote address of a slot of its ring.
     pub(super) fn slot(&self, slot: u16) -> Remote {
@@ -99,6 +103,8 @@ impl LinkInfo {
             out[28..32].copy_from_slice(&express.qpn.get().to_be_bytes());
             out[32..36].copy_from_slice(&express.token.get().to_be_bytes());
             out[38..40].copy_from_slice(&express.slots.to_be_bytes());
+            out[40..44].copy_from_slice(&express.repair_qpn.get().to_be_bytes());
+            out[44..48].copy_from_slice(&express.repair_token.get().to_be_bytes());
         }
         if let Some(sdr) = self.sdr {
             out[Self::SDR_AT] = sdr.len;
@@ -120,8 +126,14 @@ impl LinkInfo {
         let express = match u16_at(38)? {
             0 => None,
             slots => {
-                let token = Psn::new(u32_at(32).filter(below_2_24)?);
-                Some(ExpressInfo { qpn: qpn_at(28)?, token, slots })
+                let token_at = |at: usize| u32_at(at).filter(below_2_24).map(Psn::new);
+                Some(ExpressInfo {
+                    qpn: qpn_at(28)?,
+                    token: token_at(32)?,
+                    repair_qpn: qpn_at(40)?,
+                    repair_token: token_at(44)?,
+                    slots,
+                })
             }
         };
         let sdr = match usize::from(bytes[Self::SDR_AT]) {
@@ -167,7 +179,13 @@ mod tests {
         let sdr = SdrEnd::from_slice(&[7; SdrEnd::MAX]);
         let long = LinkInfo { sdr, ..info };
         assert_eq!(LinkInfo::from_bytes(&long.to_bytes()), Some(long));
-        let express = ExpressInfo { qpn: Qpn::new(7), token: Psn::new(0xabc), slots: 16 };
+        let express = ExpressInfo {
+            qpn: Qpn::new(7),
+            token: Psn::new(0xabc),
+            repair_qpn: Qpn::new(8),
+            repair_token: Psn::new(0xdef),
+            slots: 16,
+        };
         let both = LinkInfo { express: Some(express), ..info };
         assert_eq!(LinkInfo::from_bytes(&both.to_bytes()), Some(both));
         let bytes = info.to_bytes();
@@ -181,7 +199,7 @@ mod tests {
         assert_eq!(wrong(0, 1), None, "a QPN has 24 bits");
         assert_eq!(wrong(4, 1), None, "and so has a PSN");
         assert_eq!(wrong(9, 1), None, "no MTU");
-        assert_eq!(wrong(40, 192), None, "longer than there is room for");
+        assert_eq!(wrong(48, 192), None, "longer than there is room for");
         assert_eq!(LinkInfo::from_bytes(&LinkInfo { addr: u64::MAX - 9, ..info }.to_bytes()), None);
     }
 }

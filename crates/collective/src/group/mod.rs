@@ -7,6 +7,7 @@ mod info;
 mod memory;
 mod nack;
 mod sdr;
+mod shared;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -151,6 +152,10 @@ struct Link {
     key: MrKey,
     /// The key under which the peer addresses the ring.
     rkey: MrKey,
+    /// The peer may have mapped the ring.
+    is_shared: bool,
+    /// The peer's ring, if it is mapped here.
+    far_ring: Option<Arc<Buffer>>,
     express: Option<ExpressLink>,
     /// The SDR connection that carries messages, if RC does not.
     sdr: Option<Box<SdrLink>>,
@@ -160,9 +165,10 @@ struct Link {
 
 /// A rank of a group on a NIC.
 ///
-/// Create it, send each other rank its [`offer`](Group::offer), [`connect`](Group::connect) to each
-/// with theirs, then [`submit`](Group::submit) operations. Call [`drive`](Group::drive) whenever
-/// the NIC has done something, and at [`poll_timeout`](Group::poll_timeout).
+/// Create it, [share](Group::place_ring) its rings with ranks of its host, send each other rank its
+/// [`offer`](Group::offer), [`connect`](Group::connect) to each with theirs, then
+/// [`submit`](Group::submit) operations. Call [`drive`](Group::drive) whenever the NIC has done
+/// something, and at [`poll_timeout`](Group::poll_timeout).
 #[derive(Debug)]
 pub struct Group {
     engine: Engine,
@@ -197,6 +203,7 @@ impl Group {
             ranks,
             slots: config.slots,
             express_slots: config.express_slots,
+            bulk_bytes: express::BULK_PACKETS * nic.config().max_mtu.bytes(),
             reorder_ns: config.reorder_ns,
             max_posted: max_posted(&config) as usize,
             // SDR sends directly from the caller's memory.
@@ -206,7 +213,7 @@ impl Group {
         });
         // For each peer: messages from it, messages to it, and messages without payload in both
         // directions.
-        let each = wr_depth(&config) + 1 + express::wr_depth(&config);
+        let each = wr_depth(&config) + 1 + 2 * express::wr_depth(&config);
         let depth = (ranks.max(2) - 1).saturating_mul(2 * each);
         // The same for our multicasts and those of each other rank.
         let casts = if config.casts { ranks.saturating_mul(wr_depth(&config)) } else { 0 };
@@ -224,7 +231,7 @@ impl Group {
             busy: false,
         };
         for peer in 0..ranks {
-            let link = (peer != rank).then(|| group.link(nic, [psn(), psn()].map(Psn::new)));
+            let link = (peer != rank).then(|| group.link(nic, [psn(), psn(), psn()].map(Psn::new)));
             match link.transpose() {
                 Ok(link) => group.links.push(link),
                 Err(error) => {
@@ -236,7 +243,7 @@ impl Group {
         Ok(group)
     }
 
-    fn link(&self, nic: &mut dyn Rnic, [psn, token]: [Psn; 2]) -> Result<Link, GroupError> {
+    fn link(&self, nic: &mut dyn Rnic, [psn, tokens @ ..]: [Psn; 3]) -> Result<Link, GroupError> {
         let depth = wr_depth(&self.config);
         let init = QpInit {
             max_send_wr: depth,
@@ -257,7 +264,7 @@ impl Group {
             // Cannot fail: it was registered above.
             let _ = nic.deregister(key);
         })?;
-        let express = self.express_link(nic, token).inspect_err(|_| {
+        let express = self.express_link(nic, tokens).inspect_err(|_| {
             let _ = nic.destroy_qp(qpn);
             let _ = nic.deregister(key);
         })?;
@@ -266,7 +273,18 @@ impl Group {
             let _ = nic.deregister(key);
         })?;
         let rkey = nic.rkey(key);
-        Ok(Link { qpn, psn, ring, key, rkey, express, sdr, remote: None })
+        Ok(Link {
+            qpn,
+            psn,
+            ring,
+            key,
+            rkey,
+            is_shared: false,
+            far_ring: None,
+            express,
+            sdr,
+            remote: None,
+        })
     }
 
     /// What a peer needs in order to connect to this rank.
@@ -282,8 +300,10 @@ impl Group {
             slots: self.config.slots,
             slot_bytes: self.config.slot_bytes,
             express: link.express.map(|express| ExpressInfo {
-                qpn: express.qpn,
-                token: express.token,
+                qpn: express.messages.qpn,
+                token: express.messages.token,
+                repair_qpn: express.repairs.qpn,
+                repair_token: express.repairs.token,
                 slots: self.config.express_slots,
             }),
             sdr: link.sdr.as_ref().map(|sdr| SdrEnd::new(&sdr.info())).transpose()?,
@@ -306,8 +326,10 @@ impl Group {
         let link = self.links.get(peer as usize).and_then(Option::as_ref);
         let link = link.ok_or(GroupError::NoPeer(peer))?;
         if let Some(express) = &link.express {
-            let controllers = control.and_then(|control| control.factory());
-            nic.set_rate_controller(now, express.qpn, controllers)?;
+            for end in [express.messages, express.repairs] {
+                let controllers = control.as_ref().and_then(RateControl::factory);
+                nic.set_rate_controller(now, end.qpn, controllers)?;
+            }
         }
         Ok(())
     }
@@ -324,7 +346,8 @@ impl Group {
         let link = link.ok_or(GroupError::NoPeer(peer))?;
         nic.seal_qp(link.qpn, next())?;
         if let Some(express) = &link.express {
-            nic.seal_qp(express.qpn, next())?;
+            nic.seal_qp(express.messages.qpn, next())?;
+            nic.seal_qp(express.repairs.qpn, next())?;
         }
         if let Some(sdr) = &mut link.sdr {
             sdr.seal(nic, next)?;
@@ -461,7 +484,8 @@ impl Group {
             // nothing.
             let _ = nic.modify_qp(now, link.qpn, &error);
             if let Some(express) = link.express {
-                let _ = nic.modify_qp(now, express.qpn, &error);
+                let _ = nic.modify_qp(now, express.messages.qpn, &error);
+                let _ = nic.modify_qp(now, express.repairs.qpn, &error);
             }
             if let Some(sdr) = link.sdr.take() {
                 sdr.destroy(nic);
@@ -476,7 +500,8 @@ impl Group {
             // Cannot fail: they are ours, and nothing else removes them.
             let _ = nic.destroy_qp(link.qpn);
             if let Some(express) = link.express {
-                let _ = nic.destroy_qp(express.qpn);
+                let _ = nic.destroy_qp(express.messages.qpn);
+                let _ = nic.destroy_qp(express.repairs.qpn);
             }
             if let Some(sdr) = link.sdr {
                 sdr.destroy(nic);

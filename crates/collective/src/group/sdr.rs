@@ -134,7 +134,9 @@ pub(super) struct SdrLink {
     slots: Vec<Option<u16>>,
     /// Number of messages with bytes so far.
     messages: u64,
+    /// Nothing can be sent any more, and the engine has not been told; or it has.
     is_broken: bool,
+    was_broken: bool,
 }
 
 impl fmt::Debug for SdrLink {
@@ -232,6 +234,10 @@ impl SdrLink {
 
     /// Takes completions from the NIC and does what is due.
     pub(super) fn drive(&mut self, nic: &mut dyn Rnic, now: Time) {
+        if self.was_broken {
+            // Otherwise it would be told about receives for as long as the group exists.
+            return;
+        }
         self.qp.drive(nic, now);
         while let Some(event) = self.qp.poll_event() {
             match event {
@@ -250,6 +256,13 @@ impl SdrLink {
         }
         self.post_receives(nic, now);
         self.post_writes(nic, now);
+        self.is_broken |= self.gives_up_at().is_some_and(|at| at <= now);
+    }
+
+    /// When to take the peer for dead. Messages that it has made room for time out by themselves.
+    /// It always makes room, whatever its operations wait for.
+    fn gives_up_at(&self) -> Option<Time> {
+        Some(self.qp.unanswered_since()?.plus_nanos(self.qp.config().timeout_ns))
     }
 
     /// The next thing to tell the engine.
@@ -264,6 +277,7 @@ impl SdrLink {
             self.first_recv += 1;
             return Some(Told::Message { imm, len, buffer });
         }
+        self.was_broken |= self.is_broken;
         std::mem::take(&mut self.is_broken).then_some(Told::Broken)
     }
 
@@ -287,7 +301,8 @@ impl SdrLink {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.qp.poll_timeout()
+        let times = [self.qp.poll_timeout(), self.gives_up_at()];
+        times.into_iter().flatten().min().filter(|_| !self.was_broken)
     }
 
     pub(super) fn destroy(self, nic: &mut dyn Rnic) {
@@ -320,6 +335,7 @@ impl Group {
             slots: vec![None; self.config.slots.into()],
             messages: 0,
             is_broken: false,
+            was_broken: false,
         })))
     }
 

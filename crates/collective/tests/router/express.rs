@@ -12,13 +12,16 @@ use super::{EXPRESS_SLOTS, Shape, World};
 /// Size of a packet in bytes.
 pub(crate) const PACKET_BYTES: usize = 16;
 
-type Pair = (Rank, Rank);
+/// Sender, receiver, and whether it is their connection for repairs.
+type Pair = (Rank, Rank, bool);
 
 /// A packet in flight.
 struct Packet {
     pair: Pair,
     number: u64,
+    /// Where the message goes: a slot, and an offset there.
     slot: u16,
+    at: usize,
     imm: u32,
     len: usize,
     offset: usize,
@@ -51,7 +54,9 @@ impl Express {
         let mut express = Express::default();
         for from in 0..shape.ranks {
             for to in (0..shape.ranks).filter(|to| *to != from) {
-                (0..EXPRESS_SLOTS).for_each(|slot| express.open((from, to), shape.slots + slot));
+                for slot in 0..2 * EXPRESS_SLOTS {
+                    express.open((from, to, slot >= EXPRESS_SLOTS), shape.slots + slot);
+                }
             }
         }
         express
@@ -111,7 +116,7 @@ impl World {
     pub(super) fn send_express(
         &mut self,
         pair: Pair,
-        slot: u16,
+        (slot, at): (u16, usize),
         imm: u32,
         bytes: &[u8],
         cut: bool,
@@ -121,6 +126,7 @@ impl World {
             pair,
             number: *number,
             slot,
+            at,
             imm,
             len: bytes.len(),
             offset,
@@ -142,15 +148,18 @@ impl World {
     /// Delivers a packet, completes a send, or ends a receive. Returns whether there was anything
     /// to do.
     pub(super) fn deliver_express(&mut self) -> bool {
-        if let Some(((from, to), receive)) = self.express.pop_due(self.now) {
-            self.end_express((from, to), &receive);
+        if let Some((pair, receive)) = self.express.pop_due(self.now) {
+            self.end_express(pair, &receive);
             return true;
         }
         if self.coin()
-            && let Some(pair) = self.express.leaving.pop_front()
+            && let Some((from, to, is_repair)) = self.express.leaving.pop_front()
         {
-            if self.nodes[pair.0 as usize].alive {
-                self.nodes[pair.0 as usize].engine.express_sent(self.now, pair.1);
+            let (now, node) = (self.now, &mut self.nodes[from as usize]);
+            match (node.alive, is_repair) {
+                (true, true) => node.engine.bulk_sent(now, to),
+                (true, false) => node.engine.express_sent(now, to),
+                (false, _) => {}
             }
             return true;
         }
@@ -164,10 +173,10 @@ impl World {
     }
 
     fn place(&mut self, packet: &Packet) {
-        let (from, to) = packet.pair;
+        let (from, to, is_repair) = packet.pair;
         let (_, open) = self.express.receives.entry(packet.pair).or_default();
         let Some(receive) = open.get_mut(&packet.number) else { return };
-        assert_eq!(receive.slot, packet.slot, "both ends count alike");
+        assert!(is_repair || receive.slot == packet.slot, "both ends count alike");
         if receive.said.is_none() {
             receive.said = Some((packet.imm, packet.len));
             receive.arrived = vec![false; packet.len.div_ceil(PACKET_BYTES).max(1)];
@@ -175,13 +184,14 @@ impl World {
         receive.arrived[packet.offset / PACKET_BYTES] = true;
         let is_whole = receive.arrived.iter().all(|arrived| *arrived);
         let slot = &mut self.nodes[to as usize].rings[from as usize][usize::from(packet.slot)];
-        slot[packet.offset..packet.offset + packet.bytes.len()].copy_from_slice(&packet.bytes);
+        let at = packet.at + packet.offset;
+        slot[at..at + packet.bytes.len()].copy_from_slice(&packet.bytes);
         if is_whole && let Some(receive) = open.remove(&packet.number) {
             self.end_express(packet.pair, &receive);
         }
     }
 
-    fn end_express(&mut self, (from, to): Pair, receive: &Receive) {
+    fn end_express(&mut self, (from, to, _): Pair, receive: &Receive) {
         let (now, node) = (self.now, &mut self.nodes[to as usize]);
         if node.alive {
             node.engine.express_ended(now, from, receive.slot, receive.arrival());

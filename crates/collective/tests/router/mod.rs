@@ -21,6 +21,8 @@ use rand_chacha::ChaCha8Rng;
 pub(crate) const HEARTBEAT_NS: u64 = 1_000_000;
 pub(crate) const LIMIT_NS: u64 = 1_000_000_000;
 pub(crate) const EXPRESS_SLOTS: u16 = 3;
+/// Four packets.
+const BULK_BYTES: u32 = 64;
 pub(crate) const REORDER_NS: u64 = 1_000;
 
 /// The shape of a world.
@@ -34,6 +36,11 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Whether a receive over XP is for a repair.
+    fn is_repair(&self, slot: u16) -> bool {
+        slot >= self.slots + EXPRESS_SLOTS
+    }
+
     /// Small chunks and few slots, so that everything that can wait has to.
     pub(crate) fn draw(rng: &mut ChaCha8Rng, ranks: u32) -> Shape {
         Shape {
@@ -99,6 +106,8 @@ pub(crate) struct World {
     rng: ChaCha8Rng,
     pub(crate) now: Time,
     pub(crate) delivered: u64,
+    /// Number of repairs over XP.
+    pub(crate) bulk: u64,
 }
 
 impl World {
@@ -109,6 +118,7 @@ impl World {
                 ranks: shape.ranks,
                 slots: shape.slots,
                 express_slots: EXPRESS_SLOTS,
+                bulk_bytes: BULK_BYTES,
                 reorder_ns: REORDER_NS,
                 max_posted: usize::from(shape.slots) + 1,
                 inline_bytes: shape.inline_bytes,
@@ -135,6 +145,7 @@ impl World {
             rng: ChaCha8Rng::seed_from_u64(shape.seed),
             now: Time::ZERO,
             delivered: 0,
+            bulk: 0,
         }
     }
 
@@ -287,17 +298,18 @@ impl World {
                 Post::Express { to, slot, op, src, imm, deadline } => {
                     let bytes = node.memory[&op].bytes(src).to_vec();
                     let cut = deadline <= self.now;
-                    self.send_express((rank, to), slot, imm, &bytes, cut);
+                    self.send_express((rank, to, false), (slot, 0), imm, &bytes, cut);
                     continue;
                 }
-                // Nothing is lost over RC here.
-                Post::Resend { .. } => continue,
-                Post::Open { from, slot } => {
-                    self.express.open((from, rank), slot);
+                Post::Bulk { to, slot, offset, op, src, imm } => {
+                    let bytes = node.memory[&op].bytes(src).to_vec();
+                    let at = (slot, offset as usize);
+                    self.bulk += 1;
+                    self.send_express((rank, to, true), at, imm, &bytes, false);
                     continue;
                 }
-                Post::End { from, slot, at } => {
-                    self.express.end((from, rank), slot, at);
+                post => {
+                    self.local(rank, &post);
                     continue;
                 }
             };
@@ -309,6 +321,20 @@ impl World {
             self.wires.entry((rank, to)).or_default().0.push_back(frame);
         }
         true
+    }
+
+    /// Does what concerns a rank's own receives.
+    fn local(&mut self, rank: Rank, post: &Post) {
+        match *post {
+            Post::Open { from, slot } => {
+                self.express.open((from, rank, self.shape.is_repair(slot)), slot);
+            }
+            Post::End { from, slot, at } => {
+                self.express.end((from, rank, self.shape.is_repair(slot)), slot, at);
+            }
+            // Nothing is lost over RC here.
+            _ => {}
+        }
     }
 
     fn cast(&mut self, from: Rank, frame: Frame) {

@@ -81,6 +81,8 @@ impl<'a> CollectiveStorm<'a> {
     pub(super) fn new(world: &mut World, scenario: &'a CollectiveScenario) -> CollectiveStorm<'a> {
         let mut ranks: Vec<_> =
             (0..scenario.ranks).map(|rank| new_rank(world, scenario, rank)).collect();
+        let rings: Vec<_> =
+            scenario.shares.iter().map(|share| place_ring(world, &mut ranks, *share)).collect();
         for one in 0..ranks.len() {
             for other in (0..ranks.len()).filter(|other| *other != one) {
                 let offer = ranks[other].group.offer(one as u32).expect("they are of one group");
@@ -90,6 +92,9 @@ impl<'a> CollectiveStorm<'a> {
                 connected.expect("ranks are alike");
             }
             world.wake_at(world.now(), WAKE | one as u64);
+        }
+        for ((from, to), ring) in scenario.shares.iter().zip(rings) {
+            ranks[*from as usize].group.reach_ring(*to, ring).expect("it is as long as theirs");
         }
         for cable in world.network().cables() {
             world.network_mut().link_mut(cable).set_faults(scenario.faults);
@@ -188,6 +193,15 @@ fn new_rank(world: &mut World, scenario: &CollectiveScenario, rank: u32) -> Rank
     let place = (rank, scenario.ranks);
     let group = Group::new(nic, pd, place, scenario.config, next_psn).expect("a valid group");
     Rank { group, pd, places: Vec::new(), results: Vec::new(), wakes_at: Time::NEVER, seen: None }
+}
+
+/// Gives rank `to` a ring for the messages of rank `from` that both can reach.
+fn place_ring(world: &mut World, ranks: &mut [Rank], (from, to): (u32, u32)) -> Arc<Buffer> {
+    let group = &mut ranks[to as usize].group;
+    let ring = Buffer::new(group.shared_ring_bytes());
+    let placed = group.place_ring(world.nic_mut(NicId(to as usize)), from, Arc::clone(&ring));
+    placed.expect("there is room for one");
+    ring
 }
 
 impl App for CollectiveStorm<'_> {

@@ -21,6 +21,10 @@ const SCHEME_STREAM: u64 = 0xc0115d;
 const SCHEME_PERCENT: u64 = 15;
 const HOSTS_STREAM: u64 = 0xc0110575;
 const HOSTS_PERCENT: u64 = 60;
+const SHARES_STREAM: u64 = 0xc0115a;
+/// In how many scenarios rings are shared, and how many of their directions.
+const SHARES_PERCENT: u64 = 30;
+const SHARED_PERCENT: u64 = 60;
 /// ACK timeouts of 4 ms: a rank that does not answer for eight of them has failed.
 const ACK_TIMEOUT: u8 = 10;
 /// A rank that stalls for at most this long does not count as dead.
@@ -70,14 +74,26 @@ impl CollectiveScenario {
             ops,
             stalls,
             kill,
+            shares: Vec::new(),
         };
         // Drawn apart from the others, so that a seed is otherwise what it was without.
         let scenario = scenario.on_hosts(&mut SimRng::new(seed, HOSTS_STREAM));
         let rng = &mut SimRng::new(seed, SCHEME_STREAM);
         match rng.percent(SCHEME_PERCENT) {
             true => scenario.over(rng.pick(&SdrScheme::ALL)),
-            false => scenario,
+            false => scenario.with_shared_rings(&mut SimRng::new(seed, SHARES_STREAM)),
         }
+    }
+
+    /// The same with some directions through rings in shared memory.
+    fn with_shared_rings(mut self, rng: &mut SimRng) -> CollectiveScenario {
+        if rng.percent(SHARES_PERCENT) {
+            let ranks = 0..self.ranks;
+            let pairs = ranks.clone().flat_map(|from| ranks.clone().map(move |to| (from, to)));
+            let pairs = pairs.filter(|(from, to)| from != to);
+            self.shares = pairs.filter(|_| rng.percent(SHARED_PERCENT)).collect();
+        }
+        self
     }
 
     /// The same on hosts with as many ranks each, where that can be: some allreduces go by two

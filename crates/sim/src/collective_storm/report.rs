@@ -47,4 +47,6 @@ coverage! {
     replayed: "allreduces replayed",
     /// Those of them by two levels.
     two_level: "allreduces by two levels",
+    /// Directions between ranks that went through a shared ring.
+    shared: "directions shared",
 }

@@ -29,8 +29,9 @@ impl OpPlan {
             Operation::Allreduce { .. } if exchange && bounds.equal_replicas => 0,
             Operation::Allreduce { count } if exchange => others * count,
             Operation::Allreduce { count } if two_level => {
-                let (hosts, each) = hosts.shape().unwrap_or((1, 1));
-                (hosts - 1) * count.div_ceil(each).div_ceil(hosts)
+                let (count_of_hosts, _) = hosts.shape().unwrap_or((1, 1));
+                let speakers = hosts.speakers().unwrap_or(1);
+                (count_of_hosts - 1) * count.div_ceil(speakers).div_ceil(count_of_hosts)
             }
             Operation::Allreduce { count } => {
                 let longer = count % ranks as usize;
@@ -89,4 +90,6 @@ pub struct CollectiveScenario {
     pub stalls: Vec<Stall>,
     /// The rank that dies, and when.
     pub kill: Option<(u32, u64)>,
+    /// Who writes its messages into a ring of whom, in shared memory.
+    pub shares: Vec<(u32, u32)>,
 }

@@ -3,14 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bowline_collective::{LinkInfo, Rank};
+use bowline_io::Ticket;
 
 use super::{Offers, PeerEnd};
 
-const MAGIC: [u8; 4] = *b"BLC2";
-const HEADER_LEN: usize = 4 + 4 + 4 + HOST_LEN;
+const MAGIC: [u8; 4] = *b"BLC3";
+const HEADER_LEN: usize = 4 + 4 + 4 + HOST_LEN + Ticket::LEN;
 /// IP version, address, UDP port.
 const HOST_LEN: usize = 1 + 16 + 2;
-pub(super) const END_LEN: usize = 4 + HOST_LEN + LinkInfo::LEN;
+pub(super) const END_LEN: usize = 4 + HOST_LEN + Ticket::LEN + LinkInfo::LEN;
 
 impl Offers {
     /// Length of a rank's offers, in a group of `ranks`.
@@ -24,6 +25,7 @@ impl Offers {
         out.extend_from_slice(&self.rank.to_be_bytes());
         out.extend_from_slice(&(self.links.len() as u32).to_be_bytes());
         out.extend_from_slice(&host_bytes(self.addr, self.udp_port));
+        out.extend_from_slice(&ticket_bytes(self.rings));
         for link in &self.links {
             out.extend_from_slice(&link.map_or([0; LinkInfo::LEN], |link| link.to_bytes()));
         }
@@ -39,7 +41,8 @@ pub(crate) fn end_for(bytes: &[u8], to: Rank, ranks: u32) -> Result<PeerEnd, &'s
     }
     let (rank, rest) = rest.split_first_chunk().ok_or("it ends too early")?;
     let (count, rest) = rest.split_first_chunk().ok_or("it ends too early")?;
-    let (host, links) = rest.split_first_chunk().ok_or("it ends too early")?;
+    let (host, rest) = rest.split_first_chunk().ok_or("it ends too early")?;
+    let (rings, links) = rest.split_first_chunk().ok_or("it ends too early")?;
     let (rank, count) = (u32::from_be_bytes(*rank), u32::from_be_bytes(*count));
     if count != ranks || links.len() != ranks as usize * LinkInfo::LEN {
         return Err("it is of a group of another size");
@@ -48,24 +51,32 @@ pub(crate) fn end_for(bytes: &[u8], to: Rank, ranks: u32) -> Result<PeerEnd, &'s
     let at = to as usize * LinkInfo::LEN;
     let link = links.get(at..at + LinkInfo::LEN).and_then(LinkInfo::from_bytes);
     let link = link.ok_or("it has no connection for this rank")?;
-    Ok(PeerEnd { rank, addr, udp_port, link })
+    Ok(PeerEnd { rank, addr, udp_port, rings: Ticket::from_bytes(rings), link })
 }
 
 impl PeerEnd {
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut out = self.rank.to_be_bytes().to_vec();
         out.extend_from_slice(&host_bytes(self.addr, self.udp_port));
+        out.extend_from_slice(&ticket_bytes(self.rings));
         out.extend_from_slice(&self.link.to_bytes());
         out
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<PeerEnd> {
         let (rank, rest) = bytes.split_first_chunk()?;
-        let (host, link) = rest.split_first_chunk()?;
+        let (host, rest) = rest.split_first_chunk()?;
+        let (rings, link) = rest.split_first_chunk()?;
         let (addr, udp_port) = host_from(host)?;
+        let (rank, rings) = (u32::from_be_bytes(*rank), Ticket::from_bytes(rings));
         let link = LinkInfo::from_bytes(link)?;
-        Some(PeerEnd { rank: u32::from_be_bytes(*rank), addr, udp_port, link })
+        Some(PeerEnd { rank, addr, udp_port, rings, link })
     }
+}
+
+/// All zero stands for no ticket.
+fn ticket_bytes(ticket: Option<Ticket>) -> [u8; Ticket::LEN] {
+    ticket.map_or([0; Ticket::LEN], |ticket| ticket.to_bytes())
 }
 
 fn host_bytes(addr: IpAddr, port: u16) -> [u8; HOST_LEN] {
@@ -117,6 +128,7 @@ mod tests {
             rank: 1,
             addr: "127.0.0.7".parse().unwrap(),
             udp_port: 4791,
+            rings: Ticket::from_bytes(&[3; Ticket::LEN]),
             links: vec![Some(link(20)), None, Some(link(22))],
         }
     }
@@ -128,6 +140,9 @@ mod tests {
         assert_eq!(bytes.len(), Offers::len(3));
         let end = end_for(&bytes, 2, 3).unwrap();
         assert_eq!((end.rank, end.addr, end.link), (1, offers.addr, offers.links[2].unwrap()));
+        assert_eq!(end.rings, offers.rings);
+        let apart = Offers { rings: None, ..offers };
+        assert_eq!(end_for(&apart.to_bytes(), 2, 3).unwrap().rings, None);
         assert_eq!(PeerEnd::from_bytes(&end.to_bytes()), Some(end));
         assert_eq!(end.to_bytes().len(), END_LEN);
     }

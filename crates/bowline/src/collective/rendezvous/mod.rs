@@ -26,6 +26,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bowline_collective::{LinkInfo, Rank};
+use bowline_io::Ticket;
 
 pub use super::seal::GroupSeal;
 use crate::{Channel, Error};
@@ -98,6 +99,8 @@ pub struct Offers {
     pub addr: IpAddr,
     /// Its device's UDP port.
     pub udp_port: u16,
+    /// Where its rings are, if they are in memory that ranks of its host may map.
+    pub rings: Option<Ticket>,
     /// Its end of the connection to each rank; none to itself.
     pub links: Vec<Option<LinkInfo>>,
 }
@@ -111,6 +114,8 @@ pub struct PeerEnd {
     pub addr: IpAddr,
     /// Its device's UDP port.
     pub udp_port: u16,
+    /// Where its rings are, if they are in memory that ranks of its host may map.
+    pub rings: Option<Ticket>,
     /// Its end of the connection.
     pub link: LinkInfo,
 }

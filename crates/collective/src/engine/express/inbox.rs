@@ -3,8 +3,16 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::Bulk;
 use crate::engine::message::Counts;
 use crate::engine::peer::Expected;
+
+/// A repair over XP sends everything between the first and the last missing byte. At least one byte
+/// of this many must be missing.
+const MAX_BULK_RATIO: u64 = 4;
+/// How often a message is repaired over XP. After that RC has to do, which works however much XP
+/// loses.
+const MAX_BULK_TRIES: u8 = 2;
 
 /// A message over XP, from the posting of its receive until its slot is free.
 #[derive(Debug, Default)]
@@ -22,6 +30,11 @@ pub(in crate::engine) struct Incoming {
     pub(in crate::engine) missing: Vec<Range<u32>>,
     /// Missing ranges have been requested and have not arrived yet.
     pub(in crate::engine) is_repairing: bool,
+    /// The last request was for a repair over XP.
+    pub(in crate::engine) is_bulk: bool,
+    /// The receive of that repair has not ended.
+    pub(in crate::engine) awaits_bulk: bool,
+    pub(in crate::engine) bulk_tries: u8,
     /// The sender is no longer needed: everything has arrived, or the rest is accepted as lost.
     pub(in crate::engine) settled: bool,
     /// The step that takes it.
@@ -46,6 +59,18 @@ impl Incoming {
     pub(in crate::engine) fn missing_bytes(&self, len: usize) -> u64 {
         self.holes(len).iter().map(|hole| u64::from(hole.end - hole.start)).sum()
     }
+
+    /// Whether it lacks so much that RC would take many round trips to repair it.
+    fn lacks_much(&self, bulk_bytes: u32) -> bool {
+        let Some(expected) = self.expected else { return false };
+        let holes = self.holes(expected.len);
+        let (Some(first), Some(last)) = (holes.first(), holes.last()) else { return false };
+        let bytes = self.missing_bytes(expected.len);
+        let whole = u64::from(last.end - first.start);
+        self.bulk_tries < MAX_BULK_TRIES
+            && bytes >= u64::from(bulk_bytes)
+            && bytes * MAX_BULK_RATIO >= whole
+    }
 }
 
 /// Messages from one rank, by number.
@@ -65,6 +90,8 @@ pub(in crate::engine) struct Inbox {
     pub(in crate::engine) waiting: VecDeque<Option<Expected>>,
     /// The counts last reported to the sender.
     told: Counts,
+    /// Requests for repairs over XP.
+    pub(in crate::engine) bulk: Bulk,
     /// Messages to be requested again.
     pub(in crate::engine) nacks: VecDeque<u64>,
     /// Number of operations whose duration the sender has reported.
@@ -74,7 +101,7 @@ pub(in crate::engine) struct Inbox {
 impl Inbox {
     pub(in crate::engine) fn new(slots: u16) -> Inbox {
         let ring = (0..slots).map(|_| Incoming::default()).collect();
-        Inbox { ring, ..Inbox::default() }
+        Inbox { ring, bulk: Bulk::new(slots), ..Inbox::default() }
     }
 
     pub(in crate::engine) fn slot(&self, number: u64) -> u16 {
@@ -124,10 +151,22 @@ impl Inbox {
         }
     }
 
+    /// Decides how a message is repaired that is now requested. Returns whether over XP.
+    pub(in crate::engine) fn request(&mut self, number: u64, bulk_bytes: u32) -> bool {
+        let lacks_much = self.get(number).is_some_and(|message| message.lacks_much(bulk_bytes));
+        let is_bulk = lacks_much && self.bulk.request(number);
+        if let Some(message) = self.get(number) {
+            (message.is_bulk, message.awaits_bulk) = (is_bulk, is_bulk);
+            message.bulk_tries += u8::from(is_bulk);
+        }
+        is_bulk
+    }
+
     /// Advances the ring past a free slot. Returns the number of its old message.
     pub(in crate::engine) fn advance(&mut self) -> Option<u64> {
         let front = self.ring.front()?;
-        let is_free = front.ended && front.settled && front.folded && !front.is_repairing;
+        let is_free = front.ended && front.settled && front.folded;
+        let is_free = is_free && !front.is_repairing && !front.awaits_bulk;
         if !is_free || self.first >= self.reached {
             return None;
         }
@@ -164,6 +203,8 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::OpId;
+    use crate::engine::peer::StepOf;
 
     fn whole() -> Incoming {
         Incoming { ended: true, folded: true, ..Incoming::default() }
@@ -186,6 +227,30 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_lacks_much_is_repaired_over_xp_but_not_for_ever() {
+        let at = StepOf { op: OpId(0), step: 0 };
+        let request = |missing: &[Range<u32>], len: usize, is_unseen: bool| {
+            let mut inbox = Inbox::new(1);
+            let expected = Some(Expected { at, term: 0, len });
+            let message = Incoming { is_unseen, missing: missing.to_vec(), expected, ..whole() };
+            inbox.ring[0] = message;
+            inbox.request(0, 100)
+        };
+        assert!(request(&[], 100, true));
+        assert!(!request(&[], 99, true), "little is missing");
+        assert!(request(&[0..50, 350..400], 1000, false));
+        assert!(!request(&[0..50, 351..401], 1000, false), "much between it has arrived");
+        let mut inbox = Inbox::new(1);
+        let expected = Some(Expected { at, term: 0, len: 500 });
+        inbox.ring[0] = Incoming { is_unseen: true, expected, ..whole() };
+        for turn in 0..4 {
+            assert_eq!(inbox.request(0, 100), turn < MAX_BULK_TRIES);
+            assert_eq!(inbox.bulk.end(0), (turn < MAX_BULK_TRIES).then_some(0));
+            assert_eq!(inbox.bulk.advance(), (turn < MAX_BULK_TRIES).then_some(0));
+        }
+    }
+
+    #[test]
     fn a_slot_waits_for_its_repair() {
         let mut inbox = Inbox::new(2);
         inbox.reached = 2;
@@ -196,7 +261,9 @@ mod tests {
             assert_eq!(inbox.settled, if number == 1 { 0 } else { 2 }, "all up to here");
         }
         assert_eq!(inbox.advance(), None);
-        inbox.get(0).unwrap().is_repairing = false;
+        (inbox.get(0).unwrap().is_repairing, inbox.get(0).unwrap().awaits_bulk) = (false, true);
+        assert_eq!(inbox.advance(), None, "XP may still write it");
+        inbox.get(0).unwrap().awaits_bulk = false;
         assert_eq!([inbox.advance(), inbox.advance(), inbox.advance()], [Some(0), Some(1), None]);
         assert!(inbox.is_untold());
         let told = Counts { free: 2, settled: 2, ended: 2 };

@@ -1,9 +1,11 @@
 //! Messages between two ranks over XP: numbered, possibly lost, possibly repaired.
 
+mod bulk;
 mod inbox;
 mod outbox;
 
-pub(super) use inbox::Inbox;
+use bulk::Bulk;
+pub(super) use inbox::{Inbox, Incoming};
 pub(super) use outbox::{Outbox, Repair};
 
 /// What an engine knows about the messages over XP to and from one other rank.

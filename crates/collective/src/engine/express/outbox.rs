@@ -44,6 +44,11 @@ pub(in crate::engine) struct Outbox {
     /// How many messages the receiver knows to have been sent.
     told: u64,
     pub(in crate::engine) repairs: VecDeque<Repair>,
+    /// Ranges to be retransmitted over XP, with their message; then the messages whose range is
+    /// being sent; then the notes that it has been sent.
+    pub(in crate::engine) bulk: VecDeque<(u64, Range<u32>)>,
+    pub(in crate::engine) bulk_posted: VecDeque<u64>,
+    pub(in crate::engine) bulk_sent: VecDeque<u32>,
     /// Operation times to be reported.
     pub(in crate::engine) proposals: VecDeque<u16>,
 }
@@ -90,6 +95,25 @@ impl Outbox {
         Some(self.settled + ahead).filter(|number| *number < self.sent())
     }
 
+    /// Takes the next range to retransmit, or its first `piece` bytes, if it fits into `room`.
+    pub(in crate::engine) fn next_repair(&mut self, piece: u32, room: u64) -> Option<Repair> {
+        let next = self.repairs.front_mut()?;
+        let len = (next.range.end - next.range.start).min(piece);
+        if u64::from(len) > room {
+            return None;
+        }
+        let middle = next.range.start + len;
+        if middle == next.range.end {
+            return self.repairs.pop_front();
+        }
+        let first = Repair { range: next.range.start..middle, is_last: false, ..*next };
+        next.range.start = middle;
+        if let Some(message) = self.get(first.number) {
+            message.repairs += 1;
+        }
+        Some(first)
+    }
+
     /// Takes the receiver's report of its progress; `false` if the report is impossible.
     pub(in crate::engine) fn take_progress(&mut self, counts: u16, slots: u16) -> bool {
         let Counts { free, settled, ended } = Counts::from_bits(counts, self.free);
@@ -134,7 +158,7 @@ impl Outbox {
 
     /// Whether XP has sent everything.
     pub(in crate::engine) fn is_quiet(&self) -> bool {
-        self.posted.is_empty()
+        self.posted.is_empty() && self.bulk_posted.is_empty()
     }
 }
 
@@ -167,6 +191,24 @@ mod tests {
         assert_eq!(outbox.pop_over(), Some(Some(step(1))));
         assert!(outbox.is_untold());
         assert_eq!((outbox.tell(), outbox.is_untold()), (2, false));
+    }
+
+    #[test]
+    fn a_long_range_is_repaired_in_pieces() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.post(step(0)));
+        outbox.get(0).unwrap().repairs = 2;
+        for (range, is_last) in [(8..108, false), (200..210, true)] {
+            outbox.repairs.push_back(Repair { number: 0, range, is_last });
+        }
+        let mut next = |room| outbox.next_repair(64, room).map(|r| (r.range, r.is_last));
+        assert_eq!(next(63), None, "no room for a piece");
+        assert_eq!(next(64), Some((8..72, false)));
+        assert_eq!(next(35), None, "no room for the rest");
+        assert_eq!(next(36), Some((72..108, false)));
+        assert_eq!(next(64), Some((200..210, true)));
+        assert_eq!(next(64), None);
+        assert_eq!(outbox.get(0).unwrap().repairs, 3, "memory is read until all have arrived");
     }
 
     #[test]
