@@ -47,7 +47,7 @@ impl End {
         let depth = spec.depth() as u32;
         let cq = device.create_cq((depth + RECEIVES) * spec.qps as u32 + 1)?;
         let places = Places::new(spec);
-        let mr = pd.register(places.len(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let mr = pd.register_shared(places.len(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         mr.fill(0, places.len(), 0x5a);
         let kind = if spec.kind == Kind::Uc { QpType::Uc } else { QpType::Rc };
         let make = |count: usize, sends: u32, receives: u32| {
@@ -63,11 +63,9 @@ impl End {
     fn join(&self, channel: &mut Channel) -> Result<RemoteMr> {
         let mut remote = None;
         for qp in self.qps.iter().chain(&self._idle) {
-            let peer = channel.exchange(qp, &[self.mr.remote()])?;
-            qp.connect_with(&peer.endpoint, &self.options)?;
+            let peer = channel.connect_with(qp, &[self.mr.remote()], &self.options)?;
             remote = peer.regions.first().copied();
         }
-        channel.barrier()?;
         remote.ok_or_else(|| "the peer offers no memory".into())
     }
 }

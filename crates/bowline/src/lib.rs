@@ -60,6 +60,7 @@ mod builder;
 mod collective;
 mod cq;
 mod device;
+mod direct;
 mod endpoint;
 mod error;
 mod failover;

@@ -1,13 +1,14 @@
 //! Memory regions.
 
 use std::ops::{Deref, Range};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use bowline_device as device;
 use bowline_nic::{Access, Buffer, MrKey, Sge};
 use bowline_sdr::Source;
 
+use crate::direct::SharedRegion;
 use crate::pd::PdInner;
 use crate::{Error, Pd, RemoteMr};
 
@@ -37,13 +38,38 @@ struct MrInner {
     access: Access,
     pd: Arc<PdInner>,
     ended: AtomicBool,
+    /// The memory, if peers can map it.
+    shared: Option<Arc<SharedRegion>>,
 }
 
 impl Mr {
     pub(crate) fn new(pd: &Pd, buffer: Arc<Buffer>, access: Access) -> Result<Mr, Error> {
+        Mr::register(pd, buffer, access, None)
+    }
+
+    /// Registers new memory that peers can map, if they ever could.
+    pub(crate) fn shared(pd: &Pd, len: usize, access: Access) -> Result<Mr, Error> {
+        let mut sharing = pd.inner.sharing.lock().unwrap_or_else(PoisonError::into_inner);
+        let region = if sharing.has_room() {
+            SharedRegion::create(&pd.device(), len, access).map(Arc::new)
+        } else {
+            None
+        };
+        let Some(region) = region else { return Mr::new(pd, Buffer::new(len), access) };
+        let mr = Mr::register(pd, Arc::clone(region.buffer()), access, Some(Arc::clone(&region)))?;
+        sharing.add_region(mr.rkey(), &region);
+        Ok(mr)
+    }
+
+    fn register(
+        pd: &Pd,
+        buffer: Arc<Buffer>,
+        access: Access,
+        shared: Option<Arc<SharedRegion>>,
+    ) -> Result<Mr, Error> {
         let core = device::Mr::register(&pd.inner.core, &buffer, access)?;
         let (pd, ended) = (Arc::clone(&pd.inner), AtomicBool::new(false));
-        Ok(Mr { inner: Arc::new(MrInner { core, buffer, access, pd, ended }) })
+        Ok(Mr { inner: Arc::new(MrInner { core, buffer, access, pd, ended, shared }) })
     }
 
     /// Its local key in work requests: the lkey.
@@ -134,6 +160,9 @@ impl MrInner {
         // Only once: the key may belong to another region afterwards.
         if self.ended.swap(true, Ordering::AcqRel) {
             return Ok(());
+        }
+        if let Some(shared) = &self.shared {
+            shared.shut();
         }
         Ok(self.core.deregister()?)
     }

@@ -1,10 +1,11 @@
 //! Protection domains.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bowline_device as device;
 use bowline_nic::{Access, Buffer, QpType};
 
+use crate::direct::Sharing;
 use crate::{Cq, Device, Error, Mr, Mw, QpBuilder, Srq};
 
 /// A protection domain: queue pairs can only access the memory of their own domain.
@@ -17,6 +18,7 @@ pub struct Pd {
 
 pub(crate) struct PdInner {
     pub(crate) core: Arc<device::Pd>,
+    pub(crate) sharing: Mutex<Sharing>,
 }
 
 impl PdInner {
@@ -28,7 +30,7 @@ impl PdInner {
 impl Pd {
     pub(crate) fn new(device: &Arc<device::Device>) -> Result<Pd, Error> {
         let core = Arc::new(device::Pd::create(device)?);
-        Ok(Pd { inner: Arc::new(PdInner { core }) })
+        Ok(Pd { inner: Arc::new(PdInner { core, sharing: Mutex::default() }) })
     }
 
     /// Its device.
@@ -39,6 +41,19 @@ impl Pd {
     /// Allocates `len` zero bytes and registers them.
     pub fn register(&self, len: usize, access: Access) -> Result<Mr, Error> {
         self.register_buffer(Buffer::new(len), access)
+    }
+
+    /// Allocates `len` zero bytes that a program on the same host can map, and registers them.
+    ///
+    /// WRITEs to a region that is offered by [`Channel::connect`](crate::Channel::connect) are then
+    /// copied straight into it, if the queue pair is a plain reliable connection and the peer is a
+    /// process of the same user: with one copy instead of two, and without waking this program.
+    /// Elsewhere, for instance over a device that only has UDP, it is like
+    /// [`register`](Self::register).
+    ///
+    /// Whoever may write the region so has it mapped, and could also write it at any other time.
+    pub fn register_shared(&self, len: usize, access: Access) -> Result<Mr, Error> {
+        Mr::shared(self, len, access)
     }
 
     /// Registers existing memory, possibly not for the first time.

@@ -38,6 +38,8 @@ counters! {
         /// Message bytes received: of SENDs and WRITEs that arrived whole, and of all that XP has
         /// placed.
         rx_message_bytes,
+        /// WRITEs copied straight into the memory of a peer on this host.
+        direct_writes,
         /// Packets sent again.
         retransmitted_packets,
         /// Retransmission timeouts.

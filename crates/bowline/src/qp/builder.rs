@@ -1,6 +1,6 @@
 //! Creating a queue pair.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bowline_device::{self as device, QpRequest};
 use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType, RateControl, XpOptions};
@@ -181,6 +181,7 @@ impl QpBuilder {
                 _send_cq: self.send_cq.inner,
                 _recv_cq: self.recv_cq.inner,
                 _srq: self.srq.map(|s| s.inner),
+                door: Mutex::default(),
             }),
         };
         if let Some(factory) = self.controllers {

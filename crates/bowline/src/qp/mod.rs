@@ -4,7 +4,7 @@ mod builder;
 mod connect;
 mod ops;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bowline_device as device;
@@ -20,6 +20,7 @@ pub use ops::BatchError;
 
 use self::ops::WentAway;
 use crate::cq::CqInner;
+use crate::direct::{OwnDoor, Sharing};
 use crate::pd::PdInner;
 use crate::srq::SrqInner;
 use crate::{Endpoint, Error};
@@ -44,6 +45,8 @@ struct QpInner {
     _send_cq: Arc<CqInner>,
     _recv_cq: Arc<CqInner>,
     _srq: Option<Arc<SrqInner>>,
+    /// Lets the peer write shared memory directly.
+    door: Mutex<Option<Arc<OwnDoor>>>,
 }
 
 impl Qp {
@@ -92,7 +95,11 @@ impl Qp {
 
     /// Changes attributes or the state, as `ibv_modify_qp` does.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
-        Ok(self.inner.core.modify(attr)??)
+        self.inner.core.modify(attr)??;
+        if matches!(attr.state, Some(QpState::Err | QpState::Reset)) {
+            self.inner.shut_door();
+        }
+        Ok(())
     }
 
     /// Moves it to the error state, which flushes everything outstanding.
@@ -164,8 +171,20 @@ impl Qp {
         self.inner.pd.device()
     }
 
+    pub(crate) fn sharing(&self) -> &Mutex<Sharing> {
+        &self.inner.pd.sharing
+    }
+
+    /// Keeps a door as long as the connection lasts.
+    pub(crate) fn keep_door(&self, door: Arc<OwnDoor>) {
+        *self.inner.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(door);
+    }
+
     /// Calls the NIC that it is on now, with its number there.
-    fn control<R>(&self, verb: impl FnOnce(&mut Nic, Time, Qpn) -> R) -> Result<R, Error> {
+    pub(crate) fn control<R>(
+        &self,
+        verb: impl FnOnce(&mut Nic, Time, Qpn) -> R,
+    ) -> Result<R, Error> {
         Ok(self.inner.core.control(verb)?)
     }
 
@@ -196,9 +215,20 @@ impl std::fmt::Debug for Qp {
     }
 }
 
+impl QpInner {
+    /// Its peer writes nothing directly any longer.
+    fn shut_door(&self) {
+        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(door) = door {
+            door.shut();
+        }
+    }
+}
+
 impl Drop for QpInner {
     fn drop(&mut self) {
         // It is ours and nobody else destroys it.
         let _ = self.core.destroy();
+        self.shut_door();
     }
 }

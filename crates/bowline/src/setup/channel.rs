@@ -13,7 +13,7 @@ use super::message::{self, HEADER_LEN, Header, Kind};
 use super::records::Records;
 use super::sealing::Sealing;
 use super::secure::Admission;
-use crate::{Endpoint, Error, Qp, RemoteMr};
+use crate::{ConnectOptions, Endpoint, Error, Qp, RemoteMr};
 
 /// How long a refused peer may take to hang up.
 const REFUSAL: Duration = Duration::from_millis(500);
@@ -107,9 +107,21 @@ impl Channel {
     /// When it returns, both ends are ready to send and to receive. For several queue pairs call
     /// it once for each, in the same order on both ends.
     pub fn connect(&mut self, qp: &Qp, regions: &[RemoteMr]) -> Result<Peer, Error> {
+        self.connect_with(qp, regions, &ConnectOptions::default())
+    }
+
+    /// The same with other attributes than the defaults, at this end.
+    pub fn connect_with(
+        &mut self,
+        qp: &Qp,
+        regions: &[RemoteMr],
+        options: &ConnectOptions,
+    ) -> Result<Peer, Error> {
         let peer = self.exchange(qp, regions)?;
-        qp.connect(&peer.endpoint)?;
-        self.barrier()?;
+        qp.connect_with(&peer.endpoint, options)?;
+        // Peers of other releases ignore what they do not expect in a barrier.
+        self.send_frame(Kind::Barrier, &qp.offer_memory(regions))?;
+        qp.accept_memory(&self.recv_frame(Kind::Barrier, "waiting for the peer to be ready")?);
         tracing::debug!(
             target: "bowline::setup",
             "{} queue pair {} is connected to {} of {}",
@@ -165,7 +177,7 @@ impl Channel {
 
     /// Tells the peer about `qp` and learns about the peer's, without connecting anything.
     ///
-    /// For custom attributes: then call [`Qp::connect_with`] and [`barrier`](Self::barrier). A
+    /// For a connection in steps: then call [`Qp::connect_with`] and [`barrier`](Self::barrier). A
     /// datagram QP has nothing to connect, and is done here. Over a channel that
     /// [seals](Self::seal) this seals the queue pair.
     pub fn exchange(&mut self, qp: &Qp, regions: &[RemoteMr]) -> Result<Peer, Error> {

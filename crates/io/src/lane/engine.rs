@@ -221,7 +221,7 @@ impl Engine {
         while !self.blocked && packets < MAX_PACKETS_PER_ROUND {
             self.batch.set_clean_paths(self.port.clean_paths());
             self.nic.poll_transmit(now, &mut self.batch);
-            self.more_to_send = !self.batch.is_empty();
+            self.more_to_send = !self.batch.is_empty() || self.nic.is_ready();
             if self.batch.is_empty() {
                 break;
             }

@@ -2,6 +2,7 @@
 //! engine reaches them.
 
 mod domain;
+mod doors;
 mod indirect;
 mod live;
 pub(crate) mod raw;
@@ -26,6 +27,7 @@ pub use shared_key::SharedKey;
 use window::{Bound, Window};
 pub use window::{WindowBinding, WindowScope};
 
+use crate::direct::Door;
 use crate::error::ControlError;
 use crate::types::{Access, MrKey, PdId, Sge};
 
@@ -54,6 +56,8 @@ pub(crate) struct MemoryTable {
     max_domains: u32,
     /// Streaming stores have been made since the last fence.
     unsettled: Cell<bool>,
+    /// Doors through which peers write regions directly, by the regions' keys.
+    doors: Vec<(u32, Door)>,
 }
 
 #[derive(Debug)]
@@ -115,6 +119,7 @@ impl MemoryTable {
             max_regions,
             max_domains,
             unsettled: Cell::new(false),
+            doors: Vec::new(),
         }
     }
 
@@ -170,6 +175,7 @@ impl MemoryTable {
         match &mut self.slots[slot as usize] {
             Some(mr @ Mr { backing: Backing::Memory(_), .. }) => {
                 mr.access = access;
+                self.shut_doors(key.0);
                 Ok(())
             }
             _ => Err(missing),
@@ -288,6 +294,7 @@ impl MemoryTable {
     /// Removes what is registered under a key.
     fn remove(&mut self, key: u32) -> Option<Mr> {
         let slot = self.index.remove(&key)?;
+        self.shut_doors(key);
         self.free.push(slot);
         self.slots[slot as usize].take()
     }

@@ -165,7 +165,7 @@ impl Buffer {
         self.word(offset).store(value, Ordering::Release);
     }
 
-    fn word(&self, offset: usize) -> &AtomicU64 {
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8);
         let word = self.ptr.as_ptr().wrapping_add(offset).cast::<u64>();
         assert!(word.is_aligned(), "offset {offset} is not aligned to 8 bytes");
@@ -291,6 +291,21 @@ impl Region {
             }
         }
         Some(stream)
+    }
+
+    /// Copies a segment to `offset`, with streaming stores if that pays; nothing if it does not fit.
+    #[inline]
+    pub(crate) fn copy_in(&self, offset: usize, segment: &Segment) {
+        // SAFETY: a segment is a checked range of a region or a slice, valid during this call; a
+        // program that changes it meanwhile sends torn bytes.
+        let bytes = unsafe { core::slice::from_raw_parts(segment.ptr, segment.len()) };
+        self.write(offset, bytes, true);
+    }
+
+    /// Everything copied so far is visible to others before what is copied from now on.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        stream::settle();
     }
 
     /// Applies `op` to the aligned 64-bit word at `offset` atomically, with respect to the

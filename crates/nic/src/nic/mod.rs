@@ -1,5 +1,6 @@
 //! The NIC: tables of objects, and the calls that drive them.
 
+mod direct;
 mod groups;
 mod keepalive;
 mod moving;
@@ -33,6 +34,10 @@ use crate::train::Train;
 use crate::tx::TxBatch;
 use crate::types::{CqId, Event, QpState, TransportDescriptor};
 
+/// Turns in which QPs copy to the memory of peers before received packets are looked at again: some
+/// tens of microseconds.
+const MAX_COPYING_TURNS: u32 = 4;
+
 /// A soft RDMA NIC: one port, its memory, its queue pairs. No IO.
 ///
 /// # Driving it
@@ -43,7 +48,7 @@ use crate::types::{CqId, Event, QpState, TransportDescriptor};
 ///   [`handle_frames`](Nic::handle_frames) for several at once, and
 ///   [`handle_timeout`](Nic::handle_timeout) once [`poll_timeout`](Nic::poll_timeout) has come;
 /// - **outputs**: after verbs and inputs, [`poll_transmit`](Nic::poll_transmit) until it adds
-///   nothing, sending or keeping each batch; then
+///   nothing and [`is_ready`](Nic::is_ready) is false, sending or keeping each batch; then
 ///   [`poll_event`](Nic::poll_event) until it is empty.
 ///
 /// `now` comes from one monotonic clock and never goes back. A late call loses nothing but time.
@@ -363,7 +368,8 @@ impl Nic {
         }
     }
 
-    /// Adds packets to the batch until it is full or nothing is ready.
+    /// Adds packets to the batch until it is full or nothing is ready, or enough was copied to the
+    /// memory of peers meanwhile: see [`Nic::is_ready`].
     pub fn poll_transmit(&mut self, now: Time, batch: &mut TxBatch) {
         self.fill(now, batch);
         batch.append_late();
@@ -371,8 +377,15 @@ impl Nic {
         self.tell_landings();
     }
 
+    /// Whether [`Nic::poll_transmit`] has left something to be done now.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.shared.sched.has_ready()
+    }
+
     fn fill(&mut self, now: Time, batch: &mut TxBatch) {
-        while !batch.is_full() {
+        let mut copied = 0;
+        while !batch.is_full() && copied < MAX_COPYING_TURNS {
             let Some(slot) = self.shared.sched.pop_ready() else {
                 return;
             };
@@ -386,6 +399,7 @@ impl Nic {
             self.shared.sched.end_turn(slot, qp, progress, batch.is_full());
             self.shared.sched.wake_waiters(&mut self.qps);
             self.fail_overflowed();
+            copied += u32::from(progress == Progress::Copied);
             if progress == Progress::More && batch.len() == before {
                 // It needs more space than the batch has left.
                 return;

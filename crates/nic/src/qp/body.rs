@@ -172,6 +172,7 @@ impl Qp {
         let fresh = (core.descriptor.build)();
         let moved = core::mem::replace(&mut self.transport, fresh);
         core.asides = Aside::empty();
+        core.part_memory();
         self.moving.hold = Hold::Away;
         self.standing.paced = false;
         let sends = cx.cqs.extract(core.init.send_cq, core.reported);

@@ -13,6 +13,7 @@ use bowline_wire::{Bth, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
 use crate::admit::Admission;
 use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
+use crate::direct::{OpenDoor, Reach};
 use crate::events::EventQueue;
 use crate::frame::ECN_ECT0;
 use crate::landing::{Landed, Landing};
@@ -26,8 +27,8 @@ use crate::time::Time;
 use crate::transport::{Transport, TransportDescriptor};
 use crate::tx::{Flow, TxBatch};
 use crate::types::{
-    AddressVector, Completion, EndMark, Event, Mtu, QpAttr, QpInit, QpState, SendFlags, SendOp,
-    WcOpcode, WcStatus,
+    Access, AddressVector, Completion, EndMark, Event, Mtu, QpAttr, QpInit, QpState, SendFlags,
+    SendOp, WcOpcode, WcStatus,
 };
 use aside::Aside;
 use attrs::Attrs;
@@ -105,6 +106,10 @@ pub(crate) struct QpCore {
     pub(crate) counters: QpCounters,
     /// Keys of the peer's memory, where they differ from those that requests name.
     pub(crate) keys: Option<Box<PeerKeys>>,
+    /// Memory of the peer that it may write directly.
+    pub(crate) reach: Option<Box<Reach>>,
+    /// Lets the peer write memory here directly. Boxed, because few QPs have one.
+    pub(crate) door: Option<Box<OpenDoor>>,
     failure: Option<Failure>,
     /// Packets to send in addition to the transport's.
     asides: Aside,
@@ -148,6 +153,8 @@ impl QpCore {
             counters: QpCounters::default(),
             failure: None,
             keys: None,
+            reach: None,
+            door: None,
             asides: Aside::empty(),
             next_cnp: Time::ZERO,
         }
@@ -217,6 +224,17 @@ impl QpCore {
             }
             _ => false,
         }
+    }
+
+    /// Sends a probe, which the peer answers.
+    #[cold]
+    pub(crate) fn ask_for_sign(&mut self) {
+        self.asides.insert(Aside::PROBE);
+    }
+
+    /// Neither end writes the other's memory directly any longer.
+    pub(crate) fn part_memory(&mut self) {
+        (self.reach, self.door) = (None, None);
     }
 
     /// Takes a receive for a message that begins; `false` if none is posted.
@@ -370,6 +388,8 @@ pub(crate) enum Progress {
     Idle,
     /// There is more: its turn ended, or the batch is full.
     More,
+    /// There is more, and part of the turn was spent without packets.
+    Copied,
     /// Its rate does not allow more before [`Pacer::next`].
     Paced,
     /// The window that it shares with others is full.
@@ -573,6 +593,7 @@ impl Qp {
     pub(crate) fn enter_error(&mut self, cx: &mut Cx<'_>) {
         self.core.state = QpState::Err;
         self.core.failure = None;
+        self.core.part_memory();
         self.shims.stop();
         self.transport.abort(&mut self.core, cx);
         self.core.flush_send_queue(cx);
@@ -603,6 +624,7 @@ impl Qp {
         core.attrs = Attrs::new(cx.config.max_mtu);
         core.flow = None;
         core.sealer = None;
+        core.part_memory();
         core.failure = None;
         core.asides = Aside::empty();
         core.next_cnp = Time::ZERO;
@@ -617,6 +639,9 @@ impl Qp {
             return self.reset(cx);
         }
         state::assign(&mut self.core.attrs, attr);
+        if !self.core.attrs.access.contains(Access::REMOTE_WRITE) {
+            self.core.door = None;
+        }
         if let Some(av) = attr.av {
             self.leave_path(cx.paths);
             self.admission.forget_flow();

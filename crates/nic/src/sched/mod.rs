@@ -76,6 +76,12 @@ impl Scheduler {
         self.timers.pop_due(now)
     }
 
+    /// Whether a QP waits for its turn.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Takes out the QP whose turn it is.
     #[inline]
     pub(crate) fn pop_ready(&mut self) -> Option<u32> {
@@ -144,7 +150,7 @@ impl Scheduler {
     /// has not asked for an acknowledgement.
     pub(crate) fn end_turn(&mut self, slot: u32, qp: &mut Qp, progress: Progress, full: bool) {
         let goes_on = progress == Progress::More && full;
-        if progress == Progress::More {
+        if matches!(progress, Progress::More | Progress::Copied) {
             qp.standing.queued = true;
             if goes_on {
                 self.ready.push_front(slot);

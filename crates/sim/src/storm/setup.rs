@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use bowline_failover::Rail;
 use bowline_failover::mirror::{Cq, Pd, Place, Qp, QpParts, Srq};
-use bowline_nic::{Access, Connect, NicConfig, QpInit, QpType, Time};
+use bowline_nic::{
+    Access, Buffer, Connect, Door, NicConfig, PeerRegion, QpInit, QpType, Reach, Region, Time,
+};
 use bowline_wire::Psn;
 
 use super::app::{Action, Storm};
@@ -33,6 +35,8 @@ pub(super) const QKEY: u32 = 0x1234_5678;
 const SHARED_RECV_LEN: usize = 8 << 10;
 /// Stream from which the keys of further lanes are drawn.
 const LANE_KEYS: u64 = 0x1a7e;
+/// First of the streams from which it is drawn whose memory is shared.
+const DIRECT: u64 = 0xd1_0000;
 /// Packets that wait at a paused host.
 const RING_PACKETS: usize = 512;
 
@@ -292,7 +296,42 @@ impl Storm<'_> {
             self.at(world, first_op, Action::Look);
         }
         self.conns[conn].state = ConnState::Up;
+        self.share_memory(world, conn);
         self.adopt(world, conn);
+    }
+
+    /// Lets both ends of some connections write each other's memory directly, as processes of one
+    /// host do. Drawn separately, so that everything else about a seed stays the same.
+    fn share_memory(&mut self, world: &mut World, conn: usize) {
+        let plan = &self.scenario.conns[conn];
+        let is_coded = plan.ends.iter().any(|end| end.fec.is_some());
+        let rng = &mut SimRng::new(self.scenario.seed, DIRECT + conn as u64);
+        if plan.qp_type != QpType::Rc
+            || is_coded
+            || self.seals.is_some()
+            || self.failover.is_some()
+            || !rng.percent(25)
+        {
+            return;
+        }
+        for owner in [conn * 2, conn * 2 + 1] {
+            let [(owner_nic, owner_qpn), (writer_nic, writer_qpn)] =
+                [owner, owner ^ 1].map(|end| {
+                    let (at, qpn) = self.ends[end].qp.on(Rail::Default);
+                    (self.devices[self.ends[end].nic.0].at(at), qpn)
+                });
+            let slots = &self.ends[owner].memory.slots;
+            let door = Door::new(Buffer::new(Door::BYTES)).expect("it is long enough");
+            let open = world.nic_mut(owner_nic).open_door(owner_qpn, door.clone(), &[slots.key]);
+            if open.is_err() {
+                // It forbids WRITEs, or its memory is gone.
+                continue;
+            }
+            let here = Region::part(slots.buffer.clone(), slots.base, slots.len);
+            let region = PeerRegion::new(slots.key, slots.iova, here.expect("it is inside"));
+            let reach = Reach::new(door, vec![region]);
+            world.nic_mut(writer_nic).set_reach(writer_qpn, reach).expect("it is connected");
+        }
     }
 
     fn bring_up(&mut self, world: &mut World, end: usize) {

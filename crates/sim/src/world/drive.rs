@@ -158,7 +158,7 @@ impl World {
         loop {
             batch.clear();
             self.engines[nic.0].nic.poll_transmit(self.fabric.now, &mut batch);
-            if batch.is_empty() {
+            if batch.is_empty() && !self.engines[nic.0].nic.is_ready() {
                 break;
             }
             sent += batch.len();

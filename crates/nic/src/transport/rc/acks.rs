@@ -44,6 +44,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         let acks = packet.aeth().is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
         if acks && core::mem::take(&mut self.probing) {
             self.probe_answers = self.probe_answers.wrapping_add(1);
+            self.progress_at = cx.now;
             cx.counters.rx_acks += 1;
         } else {
             cx.counters.drop_stale += 1;
@@ -127,6 +128,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
     /// Something new was acknowledged.
     fn on_progress(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.heard = None;
+        self.probing = false;
         self.retries_left = core.attrs.retry_count;
         self.rnr_retries_left = core.attrs.rnr_retry;
         self.progress_at = cx.now;

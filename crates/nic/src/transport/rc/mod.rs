@@ -143,10 +143,16 @@ impl<const SERVICE: u8> Transport for Rc<SERVICE> {
             }
         }
         // The one that needs the QP to run again soonest.
-        [Progress::More, Progress::Paced, Progress::PathFull, Progress::WindowFull]
-            .into_iter()
-            .find(|p| progress.contains(p))
-            .unwrap_or(Progress::Idle)
+        [
+            Progress::More,
+            Progress::Copied,
+            Progress::Paced,
+            Progress::PathFull,
+            Progress::WindowFull,
+        ]
+        .into_iter()
+        .find(|p| progress.contains(p))
+        .unwrap_or(Progress::Idle)
     }
 
     fn has_work(&self, core: &QpCore) -> bool {

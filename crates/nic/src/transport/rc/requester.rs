@@ -39,6 +39,17 @@ const MANY_READS: u8 = 64;
 /// Bytes after which an acknowledgement is requested in the middle of a message.
 const ACK_EVERY: u32 = 768 << 10;
 
+/// Bytes of a direct WRITE that are copied before others get their turn.
+const DIRECT_PIECE: u32 = 256 << 10;
+/// How long after a peer was last heard from its memory is still written directly: so late at most
+/// does a program notice that the peer has died.
+const HEARD_FOR_NS: u64 = 20_000_000;
+/// After how long it is asked for a sign of life.
+const PROBE_AFTER_NS: u64 = 5_000_000;
+/// A WRITE of so many bytes waits until it can be direct, if packets are still under way: a copy
+/// less saves more than a round trip costs.
+const WORTH_WAITING: u32 = 64 << 10;
+
 /// Sending half of a reliable connection whose opcodes start at `SERVICE`.
 #[derive(Debug)]
 pub(super) struct Requester<const SERVICE: u8> {
@@ -59,7 +70,8 @@ pub(super) struct Requester<const SERVICE: u8> {
     pub(super) deadline: Time,
     /// Do not send before this: the peer had no receive posted.
     pub(super) rnr_until: Option<Time>,
-    /// When something was last acknowledged, or the first packet went out after idling.
+    /// When something was last acknowledged or a probe answered, or the first packet went out after
+    /// idling.
     pub(super) progress_at: Time,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
@@ -74,6 +86,8 @@ pub(super) struct Requester<const SERVICE: u8> {
     /// Acknowledged payload, and a round trip, not yet reported to the rate controller.
     pub(super) acked_bytes: u64,
     pub(super) rtt_sample_ns: Option<u64>,
+    /// Bytes of the oldest request that have been copied to the peer's memory.
+    copied: u32,
     /// A probe is outstanding.
     pub(super) probing: bool,
     pub(super) probe_answers: u8,
@@ -102,6 +116,7 @@ impl<const SERVICE: u8> Default for Requester<SERVICE> {
             rtt: RttEstimate::default(),
             acked_bytes: 0,
             rtt_sample_ns: None,
+            copied: 0,
             probing: false,
             probe_answers: 0,
         }
@@ -112,6 +127,8 @@ impl<const SERVICE: u8> Default for Requester<SERVICE> {
 enum Step {
     /// This many packets went out.
     Sent(u32),
+    /// As many bytes as these packets have were copied to the peer's memory.
+    Copied(u32),
     Stop(Progress),
 }
 
@@ -156,6 +173,10 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         while left > 0 {
             match self.send_some(core, cx, sink, left) {
                 Step::Sent(packets) => left = left.saturating_sub(packets),
+                Step::Copied(packets) => {
+                    left = left.saturating_sub(packets);
+                    progress = Progress::Copied;
+                }
                 Step::Stop(why) => {
                     progress = why;
                     break;
@@ -180,6 +201,12 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         let number = self.cursor;
         if number >= self.started && core.sq.is_local(number) {
             return self.execute_local(core, cx, number);
+        }
+        if core.reach.is_some()
+            && number >= self.started
+            && let Some(step) = self.write_directly(core, cx, number)
+        {
+            return step;
         }
         if core.limits.pacer.next() > cx.now {
             return Step::Stop(Progress::Paced);
@@ -362,6 +389,42 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         Step::Sent(0)
     }
 
+    /// Copies a WRITE, or the next part of one, into the peer's memory, if the peer allows it and
+    /// everything before is done. Otherwise it returns `None`: packets carry the request, all of
+    /// it, and show whether the peer still exists.
+    #[inline(never)]
+    fn write_directly(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u64) -> Option<Step> {
+        let done = core::mem::take(&mut self.copied);
+        let wqe = *core.sq.get(number)?;
+        let SendOp::Write(remote) = wqe.op else { return None };
+        let silent_ns = cx.now.nanos_since(self.progress_at);
+        let is_heard = done > 0 || silent_ns < HEARD_FOR_NS;
+        let reach = core.reach.as_ref().filter(|reach| reach.covers(remote, wqe.len))?;
+        if !is_heard || wqe.executed || wqe.len == 0 || core.limits.pacer.is_controlled() {
+            return None;
+        }
+        if core.sq.head() != number {
+            return (wqe.len >= WORTH_WAITING).then_some(Step::Stop(Progress::Idle));
+        }
+        let len = (wqe.len - done).min(DIRECT_PIECE);
+        outbound::payload(core, cx, number, &wqe, done, len).ok()?;
+        if !reach.write((remote, wqe.len), done, cx.segments) {
+            return None;
+        }
+        if silent_ns > PROBE_AFTER_NS && !self.probing {
+            core.ask_for_sign();
+        }
+        if done + len < wqe.len {
+            self.copied = done + len;
+        } else {
+            core.sq.pop();
+            (self.cursor, self.started) = (number + 1, number + 1);
+            cx.counters.direct_writes += 1;
+            core.complete_send(cx, &wqe, WcStatus::Success);
+        }
+        Some(Step::Copied(outbound::packets_of(len, core.mtu())))
+    }
+
     /// A request whose local memory is not valid fails, but only once all before it are done.
     fn refuse_locally(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u64) -> Progress {
         if core.sq.head() == number {
@@ -510,6 +573,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         self.next = self.una;
         self.cursor = core.sq.head();
         self.reads.clear();
+        self.copied = 0;
         self.since_ack_req = 0;
         self.deadline = Time::NEVER;
         self.rtt.on_resent();
