@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use bowline::{
-    Access, Completion, ConnectOptions, Connector, Cq, Device, Error, Listener, Mr, Qp, QpType,
+    Access, Channel, ConnectOptions, Connector, Cq, Device, Error, Listener, Mr, Qp, QpType,
     RemoteMr, SendFlags, SendOp, SendWr, WcStatus,
 };
 use common::random_addr;
@@ -35,20 +35,22 @@ struct End {
 }
 
 impl End {
-    fn new(link: Option<&str>) -> Result<(Device, Cq, Mr, Qp), Error> {
-        let mut builder = Device::builder(random_addr()).via("shm".parse()?);
+    /// Connects a new queue pair to the one at the other end of the channel.
+    fn connect(link: Option<&str>, channel: &mut Channel) -> Result<End, Error> {
+        let mut builder = Device::builder(random_addr()).via("shm".parse().unwrap());
         if let Some(link) = link {
-            builder = builder.link(link.parse()?);
+            builder = builder.link(link.parse().unwrap());
         }
         let device = builder.open()?;
         let pd = device.alloc_pd()?;
         let (cq, mr) = (device.create_cq(64)?, pd.register_shared(LEN, RIGHTS)?);
-        let qp = pd.qp(QpType::Rc, &cq).max_send_wr(16).max_inline(64).build()?;
-        Ok((device, cq, mr, qp))
+        let qp = pd.qp(QpType::Rc, &cq).max_send_wr(16).build()?;
+        let remote = channel.connect_with(&qp, &[mr.remote()], &HASTY)?.regions[0];
+        Ok(End { device, cq, mr, qp, remote })
     }
 
     /// Writes a part of its own memory to the same place at the peer's, and waits.
-    fn write(&self, start: usize, len: usize) -> Completion {
+    fn write(&self, start: usize, len: usize) -> WcStatus {
         let sges = [self.mr.sge(start..start + len).unwrap()];
         let mut remote = self.remote.start();
         remote.addr += start as u64;
@@ -57,7 +59,16 @@ impl End {
             ..SendWr::new(start as u64, SendOp::Write(remote), &sges)
         };
         self.qp.post_send(&wr).unwrap();
-        self.cq.next(LIMIT).unwrap()
+        self.outcome()
+    }
+
+    /// What becomes of the oldest request.
+    fn outcome(&self) -> WcStatus {
+        match self.cq.next(LIMIT) {
+            Ok(completion) => completion.status,
+            Err(Error::Completion(error)) => error.status,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn direct_writes(&self) -> u64 {
@@ -69,18 +80,12 @@ impl End {
 fn pair(link: Option<&str>) -> [End; 2] {
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let make = |link: Option<&str>, connects: bool| {
-        let (device, cq, mr, qp) = End::new(link).unwrap();
-        let mut channel = match connects {
-            true => Connector::new().connect(address).unwrap(),
-            false => listener.accept().unwrap(),
-        };
-        let peer = channel.connect_with(&qp, &[mr.remote()], &HASTY).unwrap();
-        End { device, cq, mr, qp, remote: peer.regions[0] }
-    };
     thread::scope(|scope| {
-        let other = scope.spawn(|| make(link, true));
-        let one = make(None, false);
+        let other = scope.spawn(|| {
+            let mut channel = Connector::new().connect(address).unwrap();
+            End::connect(link, &mut channel).unwrap()
+        });
+        let one = End::connect(None, &mut listener.accept().unwrap()).unwrap();
         [one, other.join().unwrap()]
     })
 }
@@ -94,7 +99,7 @@ fn writes_of_all_lengths_arrive_without_packets() {
     let before = writer.device.counters().unwrap().tx_packets;
     let mut start = 0;
     for len in lengths {
-        assert_eq!(writer.write(start, len).status, WcStatus::Success);
+        assert_eq!(writer.write(start, len), WcStatus::Success);
         assert_eq!(reader.mr.to_vec(start, len), &bytes[start..start + len], "{len} bytes");
         start += len;
     }
@@ -109,7 +114,7 @@ fn both_ends_may_write() {
     let ends = pair(None);
     for (end, peer, value) in [(&ends[0], &ends[1], 3), (&ends[1], &ends[0], 4)] {
         end.mr.fill(0, 100, value);
-        assert_eq!(end.write(0, 100).status, WcStatus::Success);
+        assert_eq!(end.write(0, 100), WcStatus::Success);
         assert_eq!(peer.mr.to_vec(0, 100), [value; 100]);
     }
 }
@@ -117,45 +122,45 @@ fn both_ends_may_write() {
 #[test]
 fn a_region_that_is_gone_is_not_written() {
     let [writer, reader] = pair(None);
-    assert_eq!(writer.write(0, 64).status, WcStatus::Success);
+    assert_eq!(writer.write(0, 64), WcStatus::Success);
     let buffer = reader.mr.buffer().clone();
     reader.mr.deregister().unwrap();
     writer.mr.fill(0, LEN, 9);
-    assert_eq!(writer.write(0, 64).status, WcStatus::RemAccessErr);
+    assert_eq!(writer.write(0, 64), WcStatus::RemAccessErr);
     assert_eq!(buffer.to_vec(0, 64), [0; 64]);
 }
 
 #[test]
 fn a_queue_pair_that_has_failed_is_not_written() {
     let [writer, reader] = pair(None);
-    assert_eq!(writer.write(0, 64).status, WcStatus::Success);
+    assert_eq!(writer.write(0, 64), WcStatus::Success);
     reader.qp.close().unwrap();
     writer.mr.fill(0, LEN, 9);
-    assert_eq!(writer.write(0, 64).status, WcStatus::RetryExcErr);
+    assert_eq!(writer.write(0, 64), WcStatus::RetryExcErr);
     assert_eq!(reader.mr.to_vec(0, 64), [0; 64]);
 }
 
 #[test]
 fn a_queue_pair_that_is_gone_is_not_written() {
     let [writer, reader] = pair(None);
-    assert_eq!(writer.write(0, 64).status, WcStatus::Success);
+    assert_eq!(writer.write(0, 64), WcStatus::Success);
     let End { qp, mr, device: _device, .. } = reader;
     drop(qp);
     writer.mr.fill(0, LEN, 9);
-    assert_eq!(writer.write(0, 64).status, WcStatus::RetryExcErr);
+    assert_eq!(writer.write(0, 64), WcStatus::RetryExcErr);
     assert_eq!(mr.to_vec(0, 64), [0; 64]);
 }
 
 #[test]
 fn a_write_beyond_the_region_fails_as_with_packets() {
     let [writer, reader] = pair(None);
-    assert_eq!(writer.write(0, 64).status, WcStatus::Success);
+    assert_eq!(writer.write(0, 64), WcStatus::Success);
     let sges = [writer.mr.sge(0..64).unwrap()];
     let mut remote = writer.remote.start();
     remote.addr += (LEN - 63) as u64;
     writer.mr.fill(0, 64, 9);
     writer.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &sges)).unwrap();
-    assert_eq!(writer.cq.next(LIMIT).unwrap().status, WcStatus::RemAccessErr);
+    assert_eq!(writer.outcome(), WcStatus::RemAccessErr);
     assert_eq!(reader.mr.to_vec(LEN - 63, 63), [0; 63]);
 }
 
@@ -163,8 +168,8 @@ fn a_write_beyond_the_region_fails_as_with_packets() {
 fn an_emulated_link_is_not_bypassed() {
     let ends = pair(Some("delay=1ms"));
     for end in &ends {
-        assert_eq!(end.write(0, 64).status, WcStatus::Success);
-        assert_eq!(end.write(64, 100_000).status, WcStatus::Success);
+        assert_eq!(end.write(0, 64), WcStatus::Success);
+        assert_eq!(end.write(64, 100_000), WcStatus::Success);
         assert_eq!(end.direct_writes(), 0);
     }
 }
@@ -174,7 +179,22 @@ fn rate_control_is_not_bypassed() {
     let [writer, _reader] = pair(None);
     writer.qp.set_rate_control("fixed:100Mbps".parse().unwrap()).unwrap();
     for _ in 0..3 {
-        assert_eq!(writer.write(0, 4096).status, WcStatus::Success);
+        assert_eq!(writer.write(0, 4096), WcStatus::Success);
     }
     assert_eq!(writer.direct_writes(), 0);
+}
+
+/// Faults at either end concern every WRITE.
+#[test]
+fn faults_are_not_bypassed() {
+    for faulty in [0, 1] {
+        let ends = pair(None);
+        assert_eq!(ends[0].write(0, 64), WcStatus::Success);
+        ends[faulty].device.fault(&"down".parse().unwrap());
+        // Until the device's thread has noticed.
+        thread::sleep(Duration::from_millis(100));
+        ends[0].mr.fill(0, 64, 9);
+        assert_eq!(ends[0].write(0, 64), WcStatus::RetryExcErr, "fault at end {faulty}");
+        assert_eq!(ends[1].mr.to_vec(0, 64), [0; 64]);
+    }
 }

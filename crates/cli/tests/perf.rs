@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -342,6 +343,34 @@ fn processes_of_a_host_share_memory() {
         assert_eq!(counter(&json, "nic", "drop_icrc"), 0, "{test}: {json}");
         assert_eq!(counter(&json, "port", "shm_refused"), 0, "{test}: {json}");
     }
+}
+
+/// Nobody closes the door of a process that was killed.
+#[test]
+fn memory_of_a_process_that_was_killed_is_soon_not_written_any_longer() {
+    let mut server = Server::start("write-bw", &["--via", "shm"]);
+    let mut client = Command::new(BOWLINE)
+        .args(["perf", "write-bw", &server.addr, "-p", &server.port, "-D", "60s"])
+        .args(["--via", "shm", "-d", &random_addr(), "-s", "64K"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(client.try_wait().unwrap().is_none(), "it measures for a minute");
+    server.child.kill().unwrap();
+    let killed = Instant::now();
+    let status = loop {
+        if let Some(status) = client.try_wait().unwrap() {
+            break status;
+        }
+        if killed.elapsed() > Duration::from_secs(30) {
+            client.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    // A signal is not a code.
+    assert!(status.code().is_some_and(|code| code != 0), "{status}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl Faults {
 
     /// Whether there are faults, or were until a moment ago.
     #[inline]
-    fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.shared.active.load(Ordering::Relaxed)
     }
 

@@ -9,6 +9,7 @@ use bowline_nic::{CqId, Event, FrameMeta, Nic, Time, TxBatch};
 use super::patience::Patience;
 use super::task::Tasks;
 use super::{CqNotify, EventChannel, EventSink, nanos};
+use crate::fault::Faults;
 use crate::port::{ClosedPort, FrameSink, Port, PortError, PortFds, earlier};
 
 /// Packets sent in one round, rounded up to whole batches: bounds how long a round keeps other
@@ -214,6 +215,7 @@ impl Engine {
     fn try_transmit(&mut self, now: Time) -> Result<usize, PortError> {
         self.deferred = false;
         self.more_to_send = false;
+        self.nic.set_direct(!self.port.faults().is_some_and(Faults::is_active));
         let mut packets = 0;
         if self.blocked {
             packets += self.send_batch(now)?;

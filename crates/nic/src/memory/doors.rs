@@ -14,6 +14,10 @@ impl MemoryTable {
         keys: &[MrKey],
         door: &Door,
     ) -> Result<(), ControlError> {
+        if !self.is_direct {
+            let why = "everything has to go through packets at present";
+            return Err(ControlError::Invalid { what: "door", why });
+        }
         for key in keys {
             let mr =
                 self.find(key.0).map_err(|_| ControlError::NotFound { what: "memory region" })?;
@@ -28,6 +32,21 @@ impl MemoryTable {
         self.doors.retain(|(_, other)| other.is_open());
         self.doors.extend(keys.iter().map(|key| (key.0, door.clone())));
         Ok(())
+    }
+
+    /// Says whether memory is written directly at present, in either direction. Doors that this
+    /// closes are not opened again.
+    #[inline]
+    pub(crate) fn set_direct(&mut self, is_direct: bool) {
+        if self.is_direct != is_direct {
+            self.change_direct(is_direct);
+        }
+    }
+
+    #[cold]
+    fn change_direct(&mut self, is_direct: bool) {
+        self.is_direct = is_direct;
+        self.doors.drain(..).for_each(|(_, door)| door.close());
     }
 
     /// Closes the doors to a region.

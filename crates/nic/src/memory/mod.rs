@@ -58,6 +58,8 @@ pub(crate) struct MemoryTable {
     unsettled: Cell<bool>,
     /// Doors through which peers write regions directly, by the regions' keys.
     doors: Vec<(u32, Door)>,
+    /// Nothing forbids to write memory directly.
+    pub(crate) is_direct: bool,
 }
 
 #[derive(Debug)]
@@ -120,6 +122,7 @@ impl MemoryTable {
             max_domains,
             unsettled: Cell::new(false),
             doors: Vec::new(),
+            is_direct: true,
         }
     }
 

@@ -293,13 +293,28 @@ impl Region {
         Some(stream)
     }
 
-    /// Copies a segment to `offset`, with streaming stores if that pays; nothing if it does not fit.
+    /// Copies a segment to `offset`, with streaming stores if that pays; nothing at all if it does
+    /// not fit.
     #[inline]
     pub(crate) fn copy_in(&self, offset: usize, segment: &Segment) {
-        // SAFETY: a segment is a checked range of a region or a slice, valid during this call; a
-        // program that changes it meanwhile sends torn bytes.
-        let bytes = unsafe { core::slice::from_raw_parts(segment.ptr, segment.len()) };
-        self.write(offset, bytes, true);
+        let len = segment.len();
+        if offset > self.len || len > self.len - offset {
+            return;
+        }
+        let stream = self.trail.goes_on(offset, len);
+        // SAFETY: in bounds by the check above, and valid for writes as in `write`. A segment is a
+        // checked range of a region or a slice, valid during this call. Its owner may write it
+        // meanwhile, and then gets torn bytes; so no slice of it is made but for the interpreter.
+        unsafe {
+            let to = self.ptr.as_ptr().add(offset);
+            if cfg!(miri) {
+                live::store(core::slice::from_raw_parts(segment.ptr, len), to);
+            } else if stream {
+                stream::copy_far(segment.ptr, to, len);
+            } else {
+                to.copy_from_nonoverlapping(segment.ptr, len);
+            }
+        }
     }
 
     /// Everything copied so far is visible to others before what is copied from now on.

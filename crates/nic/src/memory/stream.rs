@@ -93,6 +93,10 @@ impl Trail {
     }
 }
 
+/// How far ahead of the copy memory is prefetched that may be in no cache. Hardware prefetching
+/// stops at the end of each page.
+const AHEAD_BYTES: usize = 1024;
+
 /// Copies bytes past the caches, if the processor can. Other threads may see them in any order
 /// before [`settle`].
 ///
@@ -100,13 +104,31 @@ impl Trail {
 /// `to` is valid for so many bytes, and they are not `bytes`.
 #[inline]
 pub(super) unsafe fn copy(bytes: &[u8], to: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe { copy_between::<0>(bytes.as_ptr(), to, bytes.len()) }
+}
+
+/// The same from memory that may be in no cache, and that others may write meanwhile.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes, and they are apart.
+#[inline]
+pub(super) unsafe fn copy_far(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { copy_between::<AHEAD_BYTES>(from, to, len) }
+}
+
+/// # Safety
+/// As of [`copy_far`].
+#[inline]
+unsafe fn copy_between<const AHEAD: usize>(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor supports it; the rest is the caller's contract.
-        return unsafe { x86::copy(bytes, to) };
+        return unsafe { x86::copy::<AHEAD>(from, to, len) };
     }
     // SAFETY: the caller's contract.
-    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    unsafe { to.copy_from_nonoverlapping(from, len) };
 }
 
 /// A store fence: copied bytes are visible before anything that is stored from now on.
@@ -123,28 +145,30 @@ pub(super) fn settle() {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use core::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm512_loadu_si512, _mm512_stream_si512};
 
     /// Bytes of a cache line, and of a vector: a whole line is written without being read.
     const LINE: usize = 64;
 
+    /// Prefetches `AHEAD` bytes ahead, if that is not 0.
+    ///
     /// # Safety
-    /// As of [`super::copy`].
+    /// As of [`super::copy_far`].
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn copy(bytes: &[u8], to: *mut u8) {
-        let head = to.align_offset(LINE).min(bytes.len());
-        let (head, body) = bytes.split_at(head);
-        let (lines, tail) = body.as_chunks::<LINE>();
-        // SAFETY: the three parts together are as long as `bytes`, for which there is room. The
-        // middle one starts at a line.
+    pub(super) unsafe fn copy<const AHEAD: usize>(from: *const u8, to: *mut u8, len: usize) {
+        let head = to.align_offset(LINE).min(len);
+        let body_end = len - (len - head) % LINE;
+        // SAFETY: the three parts together have `len` bytes. The middle one starts at a line of
+        // `to`. A prefetch is a hint, ignored for an address that is not mapped.
         unsafe {
-            to.copy_from_nonoverlapping(head.as_ptr(), head.len());
-            let mut at = to.add(head.len());
-            for line in lines {
-                _mm512_stream_si512(at.cast(), _mm512_loadu_si512(line.as_ptr().cast()));
-                at = at.add(LINE);
+            to.copy_from_nonoverlapping(from, head);
+            for at in (head..body_end).step_by(LINE) {
+                if AHEAD > 0 {
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + AHEAD).cast());
+                }
+                _mm512_stream_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast()));
             }
-            at.copy_from_nonoverlapping(tail.as_ptr(), tail.len());
+            to.add(body_end).copy_from_nonoverlapping(from.add(body_end), len - body_end);
         }
     }
 }
@@ -205,6 +229,10 @@ mod tests {
                 assert!(to[at..at + len] == bytes[..len], "{at} {len}");
                 let around = to[..at].iter().chain(&to[at + len..]);
                 assert!(around.into_iter().all(|byte| *byte == 0), "{at} {len}");
+                let mut far = vec![0; 900];
+                // SAFETY: as above.
+                unsafe { copy_far(bytes.as_ptr(), far.as_mut_ptr().add(at), len) };
+                assert!(far == to, "{at} {len}");
             }
         }
     }

@@ -31,6 +31,13 @@ impl Nic {
         Ok(())
     }
 
+    /// Says whether memory may be written directly at present: not while something is to happen to
+    /// packets, so that it happens to WRITEs as well. Doors that this closes stay closed.
+    #[inline]
+    pub fn set_direct(&mut self, is_direct: bool) {
+        self.shared.memory.set_direct(is_direct);
+    }
+
     /// A QP whose peer can be on the same host without anything in between.
     fn directly_connected(&mut self, qpn: Qpn) -> Result<&mut crate::qp::Qp, ControlError> {
         let qp = self.qp_mut(qpn)?;

@@ -203,6 +203,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
             return self.execute_local(core, cx, number);
         }
         if core.reach.is_some()
+            && cx.memory.is_direct
             && number >= self.started
             && let Some(step) = self.write_directly(core, cx, number)
         {
