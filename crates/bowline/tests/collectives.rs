@@ -89,10 +89,21 @@ fn ranks_on<R: Send>(
     device: impl Fn(DeviceBuilder) -> DeviceBuilder + Sync,
     body: impl Fn(Rig) -> R + Sync,
 ) -> Vec<R> {
+    ranks_on_each(net, count, options, |builder, _| device(builder), body)
+}
+
+/// The same on a device of its own kind for each rank.
+fn ranks_on_each<R: Send>(
+    net: u8,
+    count: u32,
+    options: CommOptions,
+    device: impl Fn(DeviceBuilder, Rank) -> DeviceBuilder + Sync,
+    body: impl Fn(Rig) -> R + Sync,
+) -> Vec<R> {
     let dir = Dir::new(&format!("{net}"));
     let run = |rank: Rank| {
         let builder = Device::builder(format!("127.77.{net}.{}", rank + 1).parse().unwrap());
-        let device = device(builder).open().unwrap();
+        let device = device(builder, rank).open().unwrap();
         let pd = device.alloc_pd().unwrap();
         let meeting = rendezvous::in_store(&dir.url(), "test", rank, count).unwrap();
         let comm = Communicator::meet(&pd, meeting, options).unwrap();
@@ -329,6 +340,34 @@ fn ranks_of_a_host_share_their_rings() {
         },
     );
     assert!(received.iter().all(|bytes| *bytes < 1 << 20), "{received:?} bytes in packets");
+}
+
+/// Nothing is lost between ranks that share memory, so nothing there goes over XP. Two of three
+/// ranks do here.
+#[test]
+fn bounded_operations_go_through_shared_rings_too() {
+    const COUNT: usize = 500_000;
+    let device = |builder: DeviceBuilder, rank| match rank {
+        2 => builder.via(Via::Udp),
+        _ => builder.via(Via::Auto),
+    };
+    let received = ranks_on_each(16, 3, OVER_XP, device, |rig| {
+        let rank = rig.comm.rank();
+        assert_eq!(rig.comm.ranks_in_memory(), if rank == 2 { 0 } else { 1 });
+        let request = Request::new(Operation::Allreduce { count: COUNT });
+        let input = rig.tensor(&vec![rank as f32; COUNT]);
+        let output = rig.tensor(&vec![0.0; COUNT]);
+        let work = rig.comm.start(&request, Some(&input.1), Some(&output.1)).unwrap();
+        let report = work.wait_report().unwrap();
+        assert_eq!(report.missing_bytes, 0);
+        // By `direct`, each rank gets its third of the inputs of others, and their results.
+        let from_each = 2 * (COUNT as u64 * 4).div_ceil(3);
+        let far = if rank == 2 { 2 } else { 1 };
+        assert!(report.expected_bytes.abs_diff(far * from_each) < 64, "{report:?}");
+        assert!(values(&output.0).iter().all(|sum| *sum == 3.0));
+        rig.device.port_counters().unwrap().rx_bytes
+    });
+    assert!(received[0] < received[2] * 2 / 3, "{received:?} bytes in packets");
 }
 
 /// What goes over an emulated link, or into a capture, is all there is.

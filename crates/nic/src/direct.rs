@@ -5,6 +5,7 @@
 //! carry out a request: whenever it is not certain that one is allowed, packets carry the request,
 //! and the peer's responder decides.
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -118,12 +119,14 @@ impl PeerRegion {
 pub struct Reach {
     door: Door,
     regions: Vec<PeerRegion>,
+    /// Bytes of the oldest request that have been copied.
+    pub(crate) copied: Cell<u32>,
 }
 
 impl Reach {
     /// These regions, as long as the peer's door is open.
     pub fn new(door: Door, regions: Vec<PeerRegion>) -> Reach {
-        Reach { door, regions }
+        Reach { door, regions, copied: Cell::new(0) }
     }
 
     /// Whether it includes these bytes.

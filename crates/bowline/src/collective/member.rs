@@ -182,6 +182,18 @@ impl Member {
         })
     }
 
+    /// The ranks whose rings are mapped here.
+    pub(super) fn reached(&self) -> Result<Vec<Rank>, Error> {
+        let ranks = 0..self.ranks;
+        self.with(|group, _, _| Ok(ranks.filter(|rank| group.reaches(*rank)).collect()))
+    }
+
+    /// Sends no messages over XP to and from ranks that have mapped this rank's ring, as it has
+    /// mapped theirs.
+    pub(super) fn bring_near(&self, ranks: &[Rank]) -> Result<(), Error> {
+        self.with(|group, _, _| ranks.iter().try_for_each(|rank| group.bring_near(*rank)))
+    }
+
     /// How many peers' rings are mapped here.
     pub(super) fn ranks_in_memory(&self) -> u32 {
         // A group that has been closed reaches nobody.

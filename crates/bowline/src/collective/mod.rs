@@ -260,6 +260,7 @@ impl Communicator {
         let comm = Communicator::connect(&pd.inner, (rank, ranks), options, exchange)?;
         // A rank that continues sends at once, so the others must be ready.
         place.sync(timeout)?;
+        comm.agree_on_memory()?;
         comm.open_casts()?;
         Ok(comm)
     }

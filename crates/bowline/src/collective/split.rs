@@ -65,6 +65,7 @@ impl Communicator {
         }
         self.barrier()?.wait()?;
         let made = made?;
+        made.agree_on_memory()?;
         made.open_casts()?;
         Ok(Some(made))
     }

@@ -27,7 +27,14 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    pub(super) fn new(bounds: Bounds, schedule: &Schedule, now: Time, limit: Option<u64>) -> Bound {
+    /// `is_near` tells from which ranks messages do not come over XP.
+    pub(super) fn new(
+        bounds: Bounds,
+        schedule: &Schedule,
+        is_near: impl Fn(Rank) -> bool,
+        now: Time,
+        limit: Option<u64>,
+    ) -> Bound {
         let phases = u64::from(schedule.phases());
         let deadline = |phase: u64| match limit {
             Some(ns) => {
@@ -46,7 +53,7 @@ impl Bound {
             holes: BTreeMap::new(),
         };
         let mut may_be_lost = 0;
-        for (len, part) in schedule.messages() {
+        for (_, len, part) in schedule.messages().filter(|(from, ..)| !is_near(*from)) {
             bound.report.expected_bytes += len as u64;
             may_be_lost += if bound.may_lose(part) { len as u64 } else { 0 };
         }

@@ -262,7 +262,8 @@ impl Engine {
             for (index, term) in terms.clone().zip(schedule.terms(terms)) {
                 let Term::Message(from) = *term else { continue };
                 let slot = self.op(op).map_or(0, |op| op.slots[index as usize]);
-                if self.op(op).is_some_and(|op| op.bound.is_some()) {
+                let is_bounded = self.op(op).is_some_and(|op| op.bound.is_some());
+                if is_bounded && !self.is_near(from) {
                     self.free_express(from, slot);
                     continue;
                 }

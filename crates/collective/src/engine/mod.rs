@@ -173,6 +173,12 @@ impl Engine {
         self.peer(peer).is_copied_to = true;
     }
 
+    /// From now on, operations with bounds use no XP between this rank and a peer, in either
+    /// direction: nothing is lost between them. The peer must do the same.
+    pub fn bring_near(&mut self, peer: Rank) {
+        self.peer(peer).is_near = true;
+    }
+
     /// Number of messages over RC to a peer so far.
     pub fn sent_to(&self, peer: Rank) -> u64 {
         let peer = self.peers.get(peer as usize).and_then(Option::as_ref);
@@ -304,7 +310,7 @@ impl Engine {
         let (now, deadline) = (self.now, self.now.plus_nanos(limit));
         let bound = self.op(id).and_then(|op| Some((op.bounds?, Arc::clone(&op.schedule))));
         let bound = bound.map(|(bounds, schedule)| self.bound(bounds, &schedule));
-        let is_express = bound.is_some();
+        let is_bounded = bound.is_some();
         let Some(op) = self.op_mut(id) else { return };
         let schedule = Arc::clone(&op.schedule);
         (op.started, op.deadline, op.bound) = (now, deadline, bound);
@@ -321,7 +327,7 @@ impl Engine {
             match schedule.action(step) {
                 Action::Send { to, .. } => {
                     let peer = self.peer(*to);
-                    match is_express {
+                    match is_bounded && !peer.is_near {
                         true => peer.express.outbox.to_send.push_back(at),
                         false => peer.to_send.push_back(at),
                     }
@@ -340,7 +346,7 @@ impl Engine {
                         let expected = Expected { at, term, len: dst.len };
                         match what {
                             Term::Memory(_) => {}
-                            Term::Message(from) if is_express => {
+                            Term::Message(from) if is_bounded && !self.is_near(*from) => {
                                 self.expect_express(*from, expected);
                             }
                             Term::Message(from) => self.expect(*from, expected),
@@ -358,7 +364,12 @@ impl Engine {
             Deadline::After(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
             Deadline::Adaptive(rule) => self.adaptive.start(schedule.fingerprint(), rule),
         };
-        Box::new(Bound::new(bounds, schedule, self.now, limit))
+        Box::new(Bound::new(bounds, schedule, |from| self.is_near(from), self.now, limit))
+    }
+
+    /// Whether nothing is lost between this rank and a peer.
+    fn is_near(&self, peer: Rank) -> bool {
+        self.peers.get(peer as usize).and_then(Option::as_ref).is_some_and(|peer| peer.is_near)
     }
 
     /// A step has completed: others may start.

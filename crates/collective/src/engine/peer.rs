@@ -85,6 +85,8 @@ pub(super) struct Peer {
 
     /// Messages to it are copied when they are posted, however long they are.
     pub(super) is_copied_to: bool,
+    /// Operations with bounds use no XP between it and this rank.
+    pub(super) is_near: bool,
     /// It is queued to be checked for something to send.
     pub(super) is_queued: bool,
     /// It has announced that it leaves.

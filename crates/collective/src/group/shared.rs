@@ -74,6 +74,30 @@ impl Group {
         Ok(())
     }
 
+    /// Sends messages of operations with bounds through the rings as well, instead of over XP, in
+    /// both directions between this rank and a peer: nothing is lost there. For groups whose other
+    /// end does the same, before the first such operation.
+    ///
+    /// # Errors
+    /// If there is no such peer, or one end has not mapped the other's ring.
+    pub fn bring_near(&mut self, peer: Rank) -> Result<(), GroupError> {
+        let link = self.links.get(peer as usize).and_then(Option::as_ref);
+        let link = link.ok_or(GroupError::NoPeer(peer))?;
+        if !link.is_shared || link.far_ring.is_none() {
+            return Err(GroupError::Config {
+                what: "rank beyond shared memory",
+                value: peer.into(),
+            });
+        }
+        self.engine.bring_near(peer);
+        Ok(())
+    }
+
+    /// Whether messages to a peer go through its ring.
+    pub fn reaches(&self, to: Rank) -> bool {
+        self.far_ring(to).is_some()
+    }
+
     /// How many peers' rings are mapped here.
     pub fn mapped_rings(&self) -> u32 {
         self.links.iter().flatten().filter(|link| link.far_ring.is_some()).count() as u32
@@ -88,11 +112,6 @@ impl Group {
             return invalid("length of a ring", ring.len() as u64);
         }
         Ok(())
-    }
-
-    /// Whether messages to a peer go through its ring.
-    pub(super) fn reaches(&self, to: Rank) -> bool {
-        self.far_ring(to).is_some()
     }
 
     fn far_ring(&self, to: Rank) -> Option<&Arc<Buffer>> {

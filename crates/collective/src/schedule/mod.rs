@@ -147,15 +147,17 @@ impl Schedule {
         self.steps.iter().map(|step| step.part.phase).max().unwrap_or(0) + 1
     }
 
-    /// The lengths of the messages that it receives, and the parts that they belong to.
-    pub fn messages(&self) -> impl Iterator<Item = (usize, Part)> + '_ {
+    /// The messages that it receives: from whom, their lengths, and the parts that they belong to.
+    pub fn messages(&self) -> impl Iterator<Item = (Rank, usize, Part)> + '_ {
         self.steps.iter().flat_map(|step| {
             let (len, terms) = match &step.action {
                 Action::Fold { dst, terms, .. } => (dst.len, self.terms(terms)),
                 Action::Send { .. } | Action::Transform { .. } => (0, &[][..]),
             };
-            let messages = terms.iter().filter(|term| matches!(term, Term::Message(_)));
-            messages.map(move |_| (len, step.part))
+            terms.iter().filter_map(move |term| match term {
+                Term::Message(from) => Some((*from, len, step.part)),
+                Term::Memory(_) => None,
+            })
         })
     }
 

@@ -121,6 +121,7 @@ impl World {
         bytes: &[u8],
         cut: bool,
     ) {
+        assert!(!self.near.contains(&(pair.0, pair.1)), "they use no XP between them");
         let number = self.express.sent.entry(pair).or_default();
         let packet = |offset: usize, piece: &[u8]| Packet {
             pair,

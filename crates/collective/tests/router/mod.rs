@@ -101,6 +101,8 @@ pub(crate) struct World {
     /// Multicasts that have not completed, by sender.
     casts: BTreeMap<Rank, VecDeque<Cast>>,
     express: express::Express,
+    /// Pairs of ranks that use no XP between them.
+    near: BTreeSet<(Rank, Rank)>,
     /// The share of XP packets that are lost.
     pub(crate) loss: f64,
     rng: ChaCha8Rng,
@@ -141,6 +143,7 @@ impl World {
             wires: BTreeMap::new(),
             casts: BTreeMap::new(),
             express: express::Express::new(&shape),
+            near: BTreeSet::new(),
             loss: 0.0,
             rng: ChaCha8Rng::seed_from_u64(shape.seed),
             now: Time::ZERO,
@@ -151,6 +154,18 @@ impl World {
 
     pub(crate) fn rng(&mut self) -> &mut ChaCha8Rng {
         &mut self.rng
+    }
+
+    /// Half of the pairs of ranks use no XP between them, as if they shared memory.
+    pub(crate) fn bring_some_near(&mut self) {
+        for (one, other) in (0..self.shape.ranks).flat_map(|one| (0..one).map(move |o| (one, o))) {
+            if self.coin() {
+                for (rank, peer) in [(one, other), (other, one)] {
+                    self.nodes[rank as usize].engine.bring_near(peer);
+                    self.near.insert((rank, peer));
+                }
+            }
+        }
     }
 
     /// Submits an operation on a rank. In place, `input` is the initial content of the output.

@@ -20,14 +20,16 @@ impl Nic {
         }
         let pd = qp.core.init.pd;
         self.shared.memory.lead(pd, keys, &door)?;
-        self.qp_mut(qpn)?.core.door = Some(Box::new(OpenDoor::new(door)));
+        let memory = self.qp_mut(qpn)?.core.peer_memory.get_or_insert_default();
+        memory.door = Some(OpenDoor::new(door));
         Ok(())
     }
 
     /// Lets a connected QP write memory of its peer directly. Only WRITEs that nothing before them
     /// waits for are carried out so, on a QP without rate control; packets carry the others.
     pub fn set_reach(&mut self, qpn: Qpn, reach: Reach) -> Result<(), ControlError> {
-        self.directly_connected(qpn)?.core.reach = Some(Box::new(reach));
+        let memory = &mut self.directly_connected(qpn)?.core.peer_memory;
+        memory.get_or_insert_default().reach = Some(reach);
         Ok(())
     }
 
@@ -44,7 +46,7 @@ impl Nic {
         let is_plain = qp.core.init.qp_type == QpType::Rc
             && qp.opener.is_none()
             && qp.shims.is_empty()
-            && qp.core.keys.is_none();
+            && qp.core.peer_keys().is_none();
         if !is_plain || !matches!(qp.core.state, QpState::Rtr | QpState::Rts) {
             let why = "only a connected RC QP that is neither sealed nor coded writes directly";
             return Err(ControlError::Invalid { what: "queue pair", why });

@@ -10,6 +10,7 @@ use super::Nic;
 use crate::error::ControlError;
 use crate::qp::Hold;
 use crate::qp::body::{Carry, QpBody, Resume};
+use crate::qp::keys::PeerKeys;
 use crate::time::Time;
 use crate::types::{AddressVector, QpState};
 
@@ -83,7 +84,12 @@ impl Nic {
     /// Says whether the peer's memory has other keys for a spare than for the QP that it stands in
     /// for. If so, requests wait for [`Nic::learn_peer_key`].
     pub fn set_peer_keys_differ(&mut self, qpn: Qpn, differ: bool) -> Result<(), ControlError> {
-        self.movable(qpn)?.core.keys = differ.then(Box::default);
+        let memory = &mut self.movable(qpn)?.core.peer_memory;
+        if differ {
+            memory.get_or_insert_default().keys = Some(PeerKeys::default());
+        } else if let Some(memory) = memory {
+            memory.keys = None;
+        }
         Ok(())
     }
 
@@ -96,7 +102,7 @@ impl Nic {
     /// Whether a spare knows its own key for one that requests name.
     pub fn knows_peer_key(&self, qpn: Qpn, named: u32) -> bool {
         self.qp(qpn)
-            .is_some_and(|qp| qp.core.keys.as_ref().is_none_or(|keys| keys.contains_key(&named)))
+            .is_some_and(|qp| qp.core.peer_keys().is_none_or(|keys| keys.contains_key(&named)))
     }
 
     /// The key, for a spare, of memory that requests name by another.

@@ -1,13 +1,25 @@
-//! Keys of the peer's memory, for a connection whose peer has others on each of its NICs: a soft
-//! NIC has not, a verbs device has.
+//! What a connection knows of its peer's memory beyond what requests say: keys, if the peer has
+//! others on each of its NICs (a soft NIC has not, a verbs device has), and memory that both share.
 
 use std::collections::BTreeMap;
 
 use super::{Qp, QpCore};
+use crate::direct::{OpenDoor, Reach};
 use crate::types::SendOp;
 
 /// Keys on the NIC where a spare is, by those that requests name.
 pub(crate) type PeerKeys = BTreeMap<u32, u32>;
+
+/// What sets the peer's memory, or the peer's access to memory here, apart.
+#[derive(Debug, Default)]
+pub(crate) struct PeerMemory {
+    /// Its keys, where they differ from those that requests name.
+    pub(crate) keys: Option<PeerKeys>,
+    /// What may be written directly.
+    pub(crate) reach: Option<Reach>,
+    /// Lets the peer write memory here directly.
+    pub(crate) door: Option<OpenDoor>,
+}
 
 /// The key that a request names, if it goes to the peer's memory.
 fn named(op: &SendOp) -> Option<u32> {
@@ -27,10 +39,16 @@ impl QpCore {
     /// nobody's: requests with it are withheld.
     #[inline]
     pub(crate) fn remote_key(&self, named: u32) -> u32 {
-        match &self.keys {
+        match self.peer_keys() {
             None => named,
             Some(keys) => keys.get(&named).copied().unwrap_or(0),
         }
+    }
+
+    /// The keys of the peer's memory, where they differ from those that requests name.
+    #[inline]
+    pub(crate) fn peer_keys(&self) -> Option<&PeerKeys> {
+        self.peer_memory.as_ref()?.keys.as_ref()
     }
 }
 
@@ -53,7 +71,7 @@ impl Qp {
 
     /// Withholds requests behind the first whose key is not known here.
     pub(crate) fn starve(&mut self, from: u64) {
-        let Some(keys) = &self.core.keys else { return };
+        let Some(keys) = self.core.peer_keys() else { return };
         let sq = &self.core.sq;
         let end = sq.withheld_from().map_or(sq.tail(), |withheld| withheld.min(sq.tail()));
         let starved = (from.max(sq.head())..end)
@@ -67,7 +85,8 @@ impl Qp {
 
     /// A key has become known. What waited for one goes, unless something else holds it.
     pub(crate) fn learn_key(&mut self, named: u32, here: u32) {
-        let Some(keys) = &mut self.core.keys else { return };
+        let memory = self.core.peer_memory.as_mut();
+        let Some(keys) = memory.and_then(|memory| memory.keys.as_mut()) else { return };
         keys.insert(named, here);
         if core::mem::take(&mut self.moving.starved) {
             self.core.sq.release();

@@ -4,7 +4,7 @@ mod aside;
 mod attrs;
 pub(crate) mod body;
 mod keepalive;
-mod keys;
+pub(crate) mod keys;
 mod sink;
 pub(crate) mod state;
 
@@ -13,7 +13,7 @@ use bowline_wire::{Bth, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
 use crate::admit::Admission;
 use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
-use crate::direct::{OpenDoor, Reach};
+use crate::direct::Reach;
 use crate::events::EventQueue;
 use crate::frame::ECN_ECT0;
 use crate::landing::{Landed, Landing};
@@ -35,7 +35,7 @@ use attrs::Attrs;
 use body::TwoSided;
 pub(crate) use body::{Hold, Moving};
 pub(crate) use keepalive::Keepalive;
-use keys::PeerKeys;
+use keys::PeerMemory;
 pub(crate) use sink::Sink;
 use sink::count_sent;
 
@@ -104,12 +104,8 @@ pub(crate) struct QpCore {
     /// retransmitted packets must equal the originals.
     pub(crate) splits_writes: bool,
     pub(crate) counters: QpCounters,
-    /// Keys of the peer's memory, where they differ from those that requests name.
-    pub(crate) keys: Option<Box<PeerKeys>>,
-    /// Memory of the peer that it may write directly.
-    pub(crate) reach: Option<Box<Reach>>,
-    /// Lets the peer write memory here directly. Boxed, because few QPs have one.
-    pub(crate) door: Option<Box<OpenDoor>>,
+    /// What sets the peer's memory, or access to it, apart. Boxed, because few QPs have any of it.
+    pub(crate) peer_memory: Option<Box<PeerMemory>>,
     failure: Option<Failure>,
     /// Packets to send in addition to the transport's.
     asides: Aside,
@@ -152,9 +148,7 @@ impl QpCore {
             splits_writes: true,
             counters: QpCounters::default(),
             failure: None,
-            keys: None,
-            reach: None,
-            door: None,
+            peer_memory: None,
             asides: Aside::empty(),
             next_cnp: Time::ZERO,
         }
@@ -232,9 +226,17 @@ impl QpCore {
         self.asides.insert(Aside::PROBE);
     }
 
+    /// Memory of the peer that it may write directly.
+    #[inline]
+    pub(crate) fn reach(&self) -> Option<&Reach> {
+        self.peer_memory.as_ref()?.reach.as_ref()
+    }
+
     /// Neither end writes the other's memory directly any longer.
     pub(crate) fn part_memory(&mut self) {
-        (self.reach, self.door) = (None, None);
+        if let Some(memory) = &mut self.peer_memory {
+            (memory.reach, memory.door) = (None, None);
+        }
     }
 
     /// Takes a receive for a message that begins; `false` if none is posted.
@@ -461,7 +463,7 @@ impl Qp {
             // Requests that waited for a key now wait for the fence as well.
             self.moving.starved = false;
         }
-        if self.core.keys.is_some() {
+        if self.core.peer_keys().is_some() {
             self.starve(self.core.sq.tail() - 1);
         }
     }
@@ -639,8 +641,10 @@ impl Qp {
             return self.reset(cx);
         }
         state::assign(&mut self.core.attrs, attr);
-        if !self.core.attrs.access.contains(Access::REMOTE_WRITE) {
-            self.core.door = None;
+        if !self.core.attrs.access.contains(Access::REMOTE_WRITE)
+            && let Some(memory) = &mut self.core.peer_memory
+        {
+            memory.door = None;
         }
         if let Some(av) = attr.av {
             self.leave_path(cx.paths);

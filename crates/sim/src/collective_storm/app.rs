@@ -96,6 +96,10 @@ impl<'a> CollectiveStorm<'a> {
         for ((from, to), ring) in scenario.shares.iter().zip(rings) {
             ranks[*from as usize].group.reach_ring(*to, ring).expect("it is as long as theirs");
         }
+        for (rank, peer) in scenario.near() {
+            let done = ranks[rank as usize].group.bring_near(peer);
+            done.expect("both have mapped the other's ring");
+        }
         for cable in world.network().cables() {
             world.network_mut().link_mut(cable).set_faults(scenario.faults);
         }

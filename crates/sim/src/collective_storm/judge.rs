@@ -39,7 +39,9 @@ impl CollectiveStorm<'_> {
     pub(super) fn judge(&mut self, now: bowline_nic::Time) -> CollectiveCoverage {
         let killed = u64::from(self.dead.is_some());
         let shared = self.scenario.shares.len() as u64;
-        let mut coverage = CollectiveCoverage { killed, shared, ..CollectiveCoverage::default() };
+        let near = self.scenario.near().count() as u64;
+        let mut coverage =
+            CollectiveCoverage { killed, shared, near, ..CollectiveCoverage::default() };
         let agreement = self.judge_agreement(&mut coverage);
         self.sink.check(now, "agreement", agreement);
         for index in 0..self.scenario.ops.len() {

@@ -49,4 +49,6 @@ coverage! {
     two_level: "allreduces by two levels",
     /// Directions between ranks that went through a shared ring.
     shared: "directions shared",
+    /// Those of them between two ranks that use no XP.
+    near: "directions without XP",
 }

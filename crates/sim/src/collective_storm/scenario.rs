@@ -93,3 +93,11 @@ pub struct CollectiveScenario {
     /// Who writes its messages into a ring of whom, in shared memory.
     pub shares: Vec<(u32, u32)>,
 }
+
+impl CollectiveScenario {
+    /// Ranks and their peers that share rings in both directions.
+    pub(super) fn near(&self) -> impl Iterator<Item = (u32, u32)> {
+        let both = |(from, to): &&(u32, u32)| self.shares.contains(&(*to, *from));
+        self.shares.iter().filter(both).copied()
+    }
+}

@@ -86,8 +86,6 @@ pub(super) struct Requester<const SERVICE: u8> {
     /// Acknowledged payload, and a round trip, not yet reported to the rate controller.
     pub(super) acked_bytes: u64,
     pub(super) rtt_sample_ns: Option<u64>,
-    /// Bytes of the oldest request that have been copied to the peer's memory.
-    copied: u32,
     /// A probe is outstanding.
     pub(super) probing: bool,
     pub(super) probe_answers: u8,
@@ -116,7 +114,6 @@ impl<const SERVICE: u8> Default for Requester<SERVICE> {
             rtt: RttEstimate::default(),
             acked_bytes: 0,
             rtt_sample_ns: None,
-            copied: 0,
             probing: false,
             probe_answers: 0,
         }
@@ -202,7 +199,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         if number >= self.started && core.sq.is_local(number) {
             return self.execute_local(core, cx, number);
         }
-        if core.reach.is_some()
+        if core.peer_memory.is_some()
             && cx.memory.is_direct
             && number >= self.started
             && let Some(step) = self.write_directly(core, cx, number)
@@ -395,13 +392,14 @@ impl<const SERVICE: u8> Requester<SERVICE> {
     /// it, and show whether the peer still exists.
     #[inline(never)]
     fn write_directly(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u64) -> Option<Step> {
-        let done = core::mem::take(&mut self.copied);
+        let reach = core.reach()?;
+        let done = reach.copied.take();
         let wqe = *core.sq.get(number)?;
         let SendOp::Write(remote) = wqe.op else { return None };
         let silent_ns = cx.now.nanos_since(self.progress_at);
         let is_heard = done > 0 || silent_ns < HEARD_FOR_NS;
-        let reach = core.reach.as_ref().filter(|reach| reach.covers(remote, wqe.len))?;
-        if !is_heard || wqe.executed || wqe.len == 0 || core.limits.pacer.is_controlled() {
+        let is_plain = !wqe.executed && wqe.len > 0 && !core.limits.pacer.is_controlled();
+        if !is_heard || !is_plain || !reach.covers(remote, wqe.len) {
             return None;
         }
         if core.sq.head() != number {
@@ -412,12 +410,14 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         if !reach.write((remote, wqe.len), done, cx.segments) {
             return None;
         }
+        let is_over = done + len == wqe.len;
+        if !is_over {
+            reach.copied.set(done + len);
+        }
         if silent_ns > PROBE_AFTER_NS && !self.probing {
             core.ask_for_sign();
         }
-        if done + len < wqe.len {
-            self.copied = done + len;
-        } else {
+        if is_over {
             core.sq.pop();
             (self.cursor, self.started) = (number + 1, number + 1);
             cx.counters.direct_writes += 1;
@@ -574,7 +574,9 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         self.next = self.una;
         self.cursor = core.sq.head();
         self.reads.clear();
-        self.copied = 0;
+        if let Some(reach) = core.reach() {
+            reach.copied.set(0);
+        }
         self.since_ack_req = 0;
         self.deadline = Time::NEVER;
         self.rtt.on_resent();
