@@ -231,7 +231,7 @@ typedef struct bowline_sdr_rcv_wr {
 
 // How an operation with a deadline or a permitted loss ended at this rank.
 typedef struct bowline_report {
-  // Bytes that should have been received over XP; 0 if the operation did not use XP.
+  // Bytes that should have been received from other ranks; 0 for an operation without bounds.
   uint64_t expected_bytes;
   // How many of them are missing.
   uint64_t missing_bytes;

@@ -33,7 +33,7 @@ class Work:
 
 @final
 class Report:
-    """How an operation has ended at this rank. Bytes are of what has travelled over XP."""
+    """How an operation has ended at this rank. Bytes are those of messages from other ranks, and 0 for an operation without bounds."""
 
     @property
     def expected_bytes(self) -> int: ...

@@ -112,7 +112,7 @@ pub unsafe extern "C" fn bowline_work_wait(work: *const bowline_work) -> i32 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_report {
-    /// Bytes that should have been received over XP; 0 if the operation did not use XP.
+    /// Bytes that should have been received from other ranks; 0 for an operation without bounds.
     pub expected_bytes: u64,
     /// How many of them are missing.
     pub missing_bytes: u64,

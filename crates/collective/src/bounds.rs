@@ -71,7 +71,7 @@ pub struct Missing {
 /// How an operation ended at this rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Bytes that should have been received over XP.
+    /// Bytes that should have been received from other ranks.
     pub expected_bytes: u64,
     /// How many of them are missing.
     pub missing_bytes: u64,

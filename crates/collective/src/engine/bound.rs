@@ -27,7 +27,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// `is_near` tells from which ranks messages do not come over XP.
+    /// `is_near` tells from which ranks messages do not come over XP, and are never lost.
     pub(super) fn new(
         bounds: Bounds,
         schedule: &Schedule,
@@ -53,9 +53,9 @@ impl Bound {
             holes: BTreeMap::new(),
         };
         let mut may_be_lost = 0;
-        for (_, len, part) in schedule.messages().filter(|(from, ..)| !is_near(*from)) {
+        for (from, len, part) in schedule.messages() {
             bound.report.expected_bytes += len as u64;
-            may_be_lost += if bound.may_lose(part) { len as u64 } else { 0 };
+            may_be_lost += if !is_near(from) && bound.may_lose(part) { len as u64 } else { 0 };
         }
         bound.allowed = bounds.allowed(may_be_lost);
         bound
