@@ -151,6 +151,8 @@ impl Nic {
             meta.ip_id.skip(taken);
         }
         self.shared.together = false;
+        // The rest of a divided WRITE may arrive much later.
+        self.shared.memory.settle();
         self.tell_landings();
     }
 

@@ -1,7 +1,7 @@
 //! Reassembles a SEND or WRITE from its packets: the same for RC and UC, which differ only in how
 //! they react to a refusal.
 
-use bowline_wire::{OpKind, OpcodeInfo, PacketView, Position};
+use bowline_wire::{OpKind, OpcodeInfo, PacketView, Position, Service};
 
 use crate::landing::Landed;
 use crate::qp::{Cx, QpCore};
@@ -224,7 +224,7 @@ impl Inbound {
         }
         if len > 0 {
             // Landings are notified once per group of packets that arrived together, after a fence.
-            let ends = info.position.ends() && !(lands && cx.together);
+            let ends = info.position.ends() && !(cx.together && (lands || goes_on(packet, info)));
             cx.memory.remote_write(peer, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
         }
         if !info.position.ends() {
@@ -276,6 +276,19 @@ impl Inbound {
     }
 }
 
+/// Whether this WRITE of one packet is part of a longer one that continues after it.
+///
+/// Bowline divides short WRITEs into one WRITE per packet, and requests an acknowledgement with the
+/// last of them. So do other requesters with each message, long or short: what requests none is not
+/// the end of anything that a program may wait for. UC has no acknowledgements to tell by.
+#[inline]
+fn goes_on(packet: &PacketView<'_>, info: &OpcodeInfo) -> bool {
+    info.position == Position::Only
+        && !info.has_imm
+        && !packet.ack_req()
+        && matches!(packet.opcode().service(), Some(Service::Rc | Service::Xrc))
+}
+
 /// Checks the payload length that a packet may have at its position in the message.
 fn check_length(mtu: u32, position: Position, len: usize) -> Result<(), Refusal> {
     let mtu = mtu as usize;
@@ -285,4 +298,36 @@ fn check_length(mtu: u32, position: Position, len: usize) -> Result<(), Refusal>
         Position::Only => len <= mtu,
     };
     if fits { Ok(()) } else { Err(Refusal::Invalid) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_wire::Opcode;
+
+    use super::*;
+
+    fn goes_on(opcode: Opcode, ack_req: bool) -> bool {
+        let ext_len = opcode.info().expect("a known opcode").ext_len;
+        let mut bytes = vec![0; 12 + usize::from(ext_len) + 4];
+        (bytes[0], bytes[8]) = (opcode.0, u8::from(ack_req) << 7);
+        let packet = PacketView::parse(&bytes).expect("a whole packet");
+        super::goes_on(&packet, packet.info())
+    }
+
+    #[test]
+    fn a_write_goes_on_until_an_acknowledgement_is_requested() {
+        let xrc_write_only = Opcode(super::super::outbound::XRC | Opcode::RC_WRITE_ONLY.0);
+        for opcode in [Opcode::RC_WRITE_ONLY, xrc_write_only] {
+            assert!(goes_on(opcode, false));
+            assert!(!goes_on(opcode, true), "{opcode:?} ends a message");
+        }
+    }
+
+    #[test]
+    fn what_a_program_is_told_of_or_may_wait_for_ends_a_message() {
+        use Opcode as O;
+        for opcode in [O::RC_WRITE_LAST, O::RC_WRITE_ONLY_IMM, O::UC_WRITE_ONLY] {
+            assert!(!goes_on(opcode, false), "{opcode:?}");
+        }
+    }
 }
