@@ -10,7 +10,7 @@ use super::Nic;
 use crate::error::ControlError;
 use crate::qp::Hold;
 use crate::qp::body::{Carry, QpBody, Resume};
-use crate::qp::keys::PeerKeys;
+use crate::qp::peer_memory::PeerKeys;
 use crate::time::Time;
 use crate::types::{AddressVector, QpState};
 

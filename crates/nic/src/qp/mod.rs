@@ -4,7 +4,7 @@ mod aside;
 mod attrs;
 pub(crate) mod body;
 mod keepalive;
-pub(crate) mod keys;
+pub(crate) mod peer_memory;
 mod sink;
 pub(crate) mod state;
 
@@ -35,7 +35,7 @@ use attrs::Attrs;
 use body::TwoSided;
 pub(crate) use body::{Hold, Moving};
 pub(crate) use keepalive::Keepalive;
-use keys::PeerMemory;
+use peer_memory::PeerMemory;
 pub(crate) use sink::Sink;
 use sink::count_sent;
 
