@@ -25,7 +25,10 @@ pub(crate) fn run(input: &[u8]) {
         keep_ns: u64::from(keep) * 100,
         ..Rollover::default()
     };
-    let config = SealConfig { rollover, ..SealConfig::new(Suite::ALL[usize::from(suite % 2)]) };
+    let config = SealConfig {
+        rollover,
+        ..SealConfig::new(Suite::ALL[usize::from(suite) % Suite::ALL.len()])
+    };
     let secret = SessionSecret::from_bytes([3; SessionSecret::LEN]);
     let qpn = connect(&mut host, &secret, &config);
     let mut peer = seal(&secret, 0, Role::Initiator, &config, host.now).sealer;

@@ -1,40 +1,56 @@
 //! The ciphers, and a key of one of them.
 
+use aegis::{aegis256x2::Aegis256X2, aegis256x4::Aegis256X4};
 use aws_lc_rs::aead::{
     AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
 use bowline_wire::SEALED_TAG_LEN;
+use zeroize::Zeroizing;
 
 pub(crate) const NONCE_LEN: usize = 12;
 
-/// An authenticated cipher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// An authenticated cipher, with keys of 256 bits and tags of 128.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Suite {
-    /// AES-256-GCM: for CPUs with instructions for AES.
+    /// AEGIS-256X4: for CPUs whose instructions for AES take several blocks (VAES).
+    Aegis256X4,
+    /// AEGIS-256X2: for CPUs with instructions for AES.
+    Aegis256X2,
+    /// AES-256-GCM: for those who must have it, where CPUs have instructions for AES.
     Aes256Gcm,
     /// ChaCha20-Poly1305: for all others.
     ChaCha20Poly1305,
 }
 
 impl Suite {
-    /// All of them.
-    pub const ALL: [Suite; 2] = [Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+    /// All of them, from the most demanding on the CPU's instructions to the least.
+    pub const ALL: [Suite; 4] =
+        [Suite::Aegis256X4, Suite::Aegis256X2, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
-    /// The faster one on this CPU.
+    /// The fastest one on this CPU.
     pub fn best() -> Suite {
         #[cfg(target_arch = "x86_64")]
-        let has_aes = std::arch::is_x86_feature_detected!("aes")
-            && std::arch::is_x86_feature_detected!("pclmulqdq");
+        let (has_aes, has_vaes) = (
+            std::arch::is_x86_feature_detected!("aes")
+                && std::arch::is_x86_feature_detected!("pclmulqdq"),
+            std::arch::is_x86_feature_detected!("vaes")
+                && std::arch::is_x86_feature_detected!("avx2"),
+        );
         #[cfg(target_arch = "aarch64")]
-        let has_aes = std::arch::is_aarch64_feature_detected!("aes");
+        let (has_aes, has_vaes) = (std::arch::is_aarch64_feature_detected!("aes"), false);
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let has_aes = false;
-        if has_aes { Suite::Aes256Gcm } else { Suite::ChaCha20Poly1305 }
+        let (has_aes, has_vaes) = (false, false);
+        match (has_vaes, has_aes) {
+            (true, _) => Suite::Aegis256X4,
+            (false, true) => Suite::Aegis256X2,
+            (false, false) => Suite::ChaCha20Poly1305,
+        }
     }
 
-    /// The suite for two ends whose CPUs prefer these: AES only if both have instructions for it.
+    /// The suite for two ends that prefer these: the later one in [`Suite::ALL`], which each end can
+    /// use at the speed that it expects, and which those who insist on another cipher insist on.
     pub fn agree(ours: Suite, theirs: Suite) -> Suite {
-        if ours == theirs { ours } else { Suite::ChaCha20Poly1305 }
+        ours.max(theirs)
     }
 
     /// Its number in setup messages.
@@ -42,6 +58,8 @@ impl Suite {
         match self {
             Suite::Aes256Gcm => 1,
             Suite::ChaCha20Poly1305 => 2,
+            Suite::Aegis256X4 => 3,
+            Suite::Aegis256X2 => 4,
         }
     }
 
@@ -50,26 +68,61 @@ impl Suite {
         Suite::ALL.into_iter().find(|suite| suite.code() == code)
     }
 
-    fn algorithm(self) -> &'static Algorithm {
+    /// Its name, as people write it.
+    pub fn name(self) -> &'static str {
         match self {
-            Suite::Aes256Gcm => &AES_256_GCM,
-            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+            Suite::Aegis256X4 => "aegis-256x4",
+            Suite::Aegis256X2 => "aegis-256x2",
+            Suite::Aes256Gcm => "aes-256-gcm",
+            Suite::ChaCha20Poly1305 => "chacha20-poly1305",
+        }
+    }
+
+    /// The suite of this name.
+    pub fn from_name(name: &str) -> Option<Suite> {
+        Suite::ALL.into_iter().find(|suite| suite.name() == name)
+    }
+}
+
+/// A key, and the crate that implements its cipher.
+enum Cipher {
+    AegisX4(Zeroizing<[u8; 32]>),
+    AegisX2(Zeroizing<[u8; 32]>),
+    AwsLc(Box<LessSafeKey>),
+}
+
+impl Cipher {
+    fn new(suite: Suite, key: &[u8; 32]) -> Cipher {
+        let aws_lc = |algorithm: &'static Algorithm| {
+            let key = UnboundKey::new(algorithm, key).expect("both have keys of 32 bytes");
+            Cipher::AwsLc(Box::new(LessSafeKey::new(key)))
+        };
+        match suite {
+            Suite::Aegis256X4 => Cipher::AegisX4(Zeroizing::new(*key)),
+            Suite::Aegis256X2 => Cipher::AegisX2(Zeroizing::new(*key)),
+            Suite::Aes256Gcm => aws_lc(&AES_256_GCM),
+            Suite::ChaCha20Poly1305 => aws_lc(&CHACHA20_POLY1305),
         }
     }
 }
 
+/// A nonce of AEGIS, which is longer: the rest of it is zero.
+fn long_nonce(nonce: &[u8; NONCE_LEN]) -> [u8; 32] {
+    let mut long = [0; 32];
+    long[..NONCE_LEN].copy_from_slice(nonce);
+    long
+}
+
 /// The key of one epoch of one direction.
 pub(crate) struct PacketKey {
-    key: LessSafeKey,
+    cipher: Cipher,
     iv: [u8; NONCE_LEN],
     pub(crate) epoch: u64,
 }
 
 impl PacketKey {
     pub(crate) fn new(suite: Suite, key: &[u8; 32], iv: [u8; NONCE_LEN], epoch: u64) -> PacketKey {
-        let key =
-            UnboundKey::new(suite.algorithm(), key).expect("both suites have keys of 32 bytes");
-        PacketKey { key: LessSafeKey::new(key), iv, epoch }
+        PacketKey { cipher: Cipher::new(suite, key), iv, epoch }
     }
 
     /// A unique identifier of the key: the tag of an empty message that no packet equals.
@@ -97,9 +150,20 @@ impl PacketKey {
         aad: &[u8],
         in_out: &mut [u8],
     ) -> Option<[u8; SEALED_TAG_LEN]> {
-        let nonce = Nonce::assume_unique_for_key(self.nonce(counter));
-        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(aad), in_out).ok()?;
-        tag.as_ref().try_into().ok()
+        let nonce = self.nonce(counter);
+        match &self.cipher {
+            Cipher::AegisX4(key) => {
+                Some(Aegis256X4::new(key, &long_nonce(&nonce)).encrypt_in_place(in_out, aad))
+            }
+            Cipher::AegisX2(key) => {
+                Some(Aegis256X2::new(key, &long_nonce(&nonce)).encrypt_in_place(in_out, aad))
+            }
+            Cipher::AwsLc(key) => {
+                let nonce = Nonce::assume_unique_for_key(nonce);
+                let tag = key.seal_in_place_separate_tag(nonce, Aad::from(aad), in_out).ok()?;
+                tag.as_ref().try_into().ok()
+            }
+        }
     }
 
     /// Decrypts into `out`. Returns whether the tag was right; if not, `out` must not be used.
@@ -111,7 +175,49 @@ impl PacketKey {
         (ciphertext, tag): (&[u8], &[u8; SEALED_TAG_LEN]),
         out: &mut [u8],
     ) -> bool {
-        let nonce = Nonce::assume_unique_for_key(self.nonce(counter));
-        self.key.open_separate_gather(nonce, Aad::from(aad), ciphertext, tag, out).is_ok()
+        let nonce = self.nonce(counter);
+        match &self.cipher {
+            // The crate's decryption from one buffer into another erases its state byte by byte,
+            // which takes longer than this copy.
+            Cipher::AegisX4(key) => {
+                out.copy_from_slice(ciphertext);
+                let cipher = Aegis256X4::new(key, &long_nonce(&nonce));
+                cipher.decrypt_in_place(out, tag, aad).is_ok()
+            }
+            Cipher::AegisX2(key) => {
+                out.copy_from_slice(ciphertext);
+                let cipher = Aegis256X2::new(key, &long_nonce(&nonce));
+                cipher.decrypt_in_place(out, tag, aad).is_ok()
+            }
+            Cipher::AwsLc(key) => {
+                let nonce = Nonce::assume_unique_for_key(nonce);
+                key.open_separate_gather(nonce, Aad::from(aad), ciphertext, tag, out).is_ok()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_agree_and_whoever_needs_another_cipher_gets_it() {
+        use Suite::{Aegis256X2, Aegis256X4, Aes256Gcm, ChaCha20Poly1305};
+        assert_eq!(Suite::agree(Aegis256X4, Aegis256X4), Aegis256X4);
+        assert_eq!(Suite::agree(Aegis256X4, Aegis256X2), Aegis256X2);
+        assert_eq!(Suite::agree(Aegis256X4, Aes256Gcm), Aes256Gcm);
+        assert_eq!(Suite::agree(Aes256Gcm, ChaCha20Poly1305), ChaCha20Poly1305);
+        for (a, b) in Suite::ALL.into_iter().flat_map(|a| Suite::ALL.map(|b| (a, b))) {
+            assert_eq!(Suite::agree(a, b), Suite::agree(b, a));
+        }
+    }
+
+    #[test]
+    fn codes_and_names_lead_back() {
+        for suite in Suite::ALL {
+            assert_eq!(Suite::from_code(suite.code()), Some(suite));
+            assert_eq!(Suite::from_name(suite.name()), Some(suite));
+        }
     }
 }

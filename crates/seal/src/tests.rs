@@ -24,7 +24,7 @@ fn ends(config: &SealConfig) -> (PacketSeal, PacketSeal) {
 }
 
 fn config() -> SealConfig {
-    SealConfig::new(Suite::Aes256Gcm)
+    SealConfig::new(Suite::Aegis256X4)
 }
 
 /// A packet with room for header and tag, for the queue pair 5.
@@ -77,28 +77,45 @@ fn what_is_sealed_opens_and_is_not_readable() {
     }
 }
 
+/// The first tag of each suite, so that no release changes keys, nonces or format by accident.
+#[test]
+fn packets_are_sealed_as_in_every_release() {
+    let tag = |suite| {
+        let bytes = sealed(&mut ends(&SealConfig::new(suite)).0, 1);
+        u128::from_be_bytes(*bytes.last_chunk().unwrap())
+    };
+    assert_eq!(tag(Suite::Aegis256X4), 0xb819d15b_6055f5d0_2366a6b4_15bbe14e);
+    assert_eq!(tag(Suite::Aegis256X2), 0x3c690b6d_64404aea_d5b6e250_591b8fb9);
+    assert_eq!(tag(Suite::Aes256Gcm), 0xbcae7c58_6ccb79eb_8b637e10_5cae74c6);
+    assert_eq!(tag(Suite::ChaCha20Poly1305), 0x14b5a157_92400ab6_8192ac01_f47c67b2);
+}
+
 #[test]
 fn a_bit_that_is_flipped_anywhere_is_found() {
-    let (mut a, mut b) = ends(&config());
-    let bytes = sealed(&mut a, 1);
-    for at in 0..bytes.len() * 8 {
-        let mut flipped = bytes.clone();
-        flipped[at / 8] ^= 1 << (at % 8);
-        assert!(open(&mut b, &flipped).is_err(), "bit {at}");
+    for suite in Suite::ALL {
+        let (mut a, mut b) = ends(&SealConfig::new(suite));
+        let bytes = sealed(&mut a, 1);
+        for at in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[at / 8] ^= 1 << (at % 8);
+            assert!(open(&mut b, &flipped).is_err(), "{suite:?}, bit {at}");
+        }
+        assert!(open(&mut b, &bytes).is_ok());
     }
-    assert!(open(&mut b, &bytes).is_ok());
 }
 
 #[test]
 fn a_truncated_packet_is_refused_whatever_is_left() {
-    let (mut a, mut b) = ends(&config());
-    let bytes = sealed(&mut a, 1);
-    for len in 0..bytes.len() {
-        assert!(open(&mut b, &bytes[..len]).is_err(), "{len} bytes");
-        assert!(open(&mut b, &bytes[len + 1..]).is_err(), "without {len} bytes");
+    for suite in Suite::ALL {
+        let (mut a, mut b) = ends(&SealConfig::new(suite));
+        let bytes = sealed(&mut a, 1);
+        for len in 0..bytes.len() {
+            assert!(open(&mut b, &bytes[..len]).is_err(), "{suite:?}, {len} bytes");
+            assert!(open(&mut b, &bytes[len + 1..]).is_err(), "{suite:?}, without {len} bytes");
+        }
+        assert!(open(&mut b, &[&bytes[..], &[0]].concat()).is_err());
+        assert!(open(&mut b, &bytes).is_ok());
     }
-    assert!(open(&mut b, &[&bytes[..], &[0]].concat()).is_err());
-    assert!(open(&mut b, &bytes).is_ok());
 }
 
 #[test]
@@ -144,12 +161,15 @@ fn forged_packets_do_not_move_the_window() {
 fn other_keys_open_nothing() {
     let (mut a, _) = ends(&config());
     let bytes = sealed(&mut a, 0);
-    let suite = SealConfig::new(Suite::ChaCha20Poly1305);
+    let suites =
+        [Suite::Aegis256X2, Suite::Aes256Gcm, Suite::ChaCha20Poly1305].map(SealConfig::new);
     let others = [
         seal(&secret(8), 3, Role::Responder, &config(), NOW),
         seal(&secret(7), 4, Role::Responder, &config(), NOW),
         seal(&secret(7), 3, Role::Initiator, &config(), NOW),
-        seal(&secret(7), 3, Role::Responder, &suite, NOW),
+        seal(&secret(7), 3, Role::Responder, &suites[0], NOW),
+        seal(&secret(7), 3, Role::Responder, &suites[1], NOW),
+        seal(&secret(7), 3, Role::Responder, &suites[2], NOW),
     ];
     for mut other in others {
         assert_eq!(open(&mut other, &bytes), Err(Unopened::Forged));

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 pub use channel::{Channel, Peer};
 pub use error::SetupError;
 pub use message::{MAX_BODY, MAX_REGIONS};
-pub(crate) use sealing::Sealing;
+pub(crate) use sealing::{Sealing, preferred_suite};
 pub use secure::AcceptPolicy;
 
 use crate::Error;

@@ -84,7 +84,7 @@ impl Channel {
         role: Role,
     ) -> Result<SealOffer, Error> {
         let nonce = random_bytes().map_err(|e| Error::system("read randomness", e))?;
-        let suite = Suite::best();
+        let suite = preferred_suite()?;
         self.send(&hello(suite, &nonce))?;
         Ok(SealOffer { secret: *secret, role, suite, nonce })
     }
@@ -111,6 +111,22 @@ impl Channel {
     }
 }
 
+/// The cipher that this end prefers: by `BOWLINE_CIPHER`, or else the fastest on this CPU.
+pub(crate) fn preferred_suite() -> Result<Suite, Error> {
+    suite_named(&std::env::var("BOWLINE_CIPHER").unwrap_or_default())
+}
+
+fn suite_named(name: &str) -> Result<Suite, Error> {
+    if name.is_empty() {
+        return Ok(Suite::best());
+    }
+    Suite::from_name(name).ok_or_else(|| {
+        let known = Suite::ALL.map(Suite::name).join(", ");
+        let why = format!("BOWLINE_CIPHER is `{name}`: set it to one of {known}");
+        Error::Invalid { what: "environment", why }
+    })
+}
+
 fn hello(suite: Suite, nonce: &[u8; NONCE_LEN]) -> [u8; HELLO_LEN] {
     let mut bytes = [0; HELLO_LEN];
     let (magic, rest) = bytes.split_at_mut(MAGIC.len());
@@ -125,4 +141,19 @@ fn parse_hello(bytes: &[u8]) -> Result<(Suite, [u8; NONCE_LEN]), SetupError> {
     let (code, nonce) = rest.split_first().ok_or(SetupError::Truncated)?;
     let suite = Suite::from_code(*code).ok_or(SetupError::Invalid("cipher"))?;
     Ok((suite, nonce.try_into().map_err(|_| SetupError::Truncated)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cipher_is_chosen_by_name() {
+        assert_eq!(suite_named("").unwrap(), Suite::best());
+        for suite in Suite::ALL {
+            assert_eq!(suite_named(suite.name()).unwrap(), suite);
+        }
+        let error = suite_named("rot13").unwrap_err().to_string();
+        assert!(error.contains("`rot13`") && error.contains("aes-256-gcm"), "{error}");
+    }
 }

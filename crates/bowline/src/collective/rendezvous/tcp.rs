@@ -7,6 +7,7 @@ use bowline_collective::Rank;
 use bowline_seal::Suite;
 
 use super::{GroupSeal, Guard, Offers, PeerEnd, Place, message, missing};
+use crate::setup::preferred_suite;
 use crate::{Channel, Connector, Error, Listener, SetupError};
 
 /// Pause between attempts until rank 0 listens.
@@ -35,7 +36,7 @@ impl TcpPlace {
     fn host(&mut self, offers: &Offers, timeout: Duration) -> Result<Vec<PeerEnd>, Error> {
         let deadline = Instant::now() + timeout;
         let listener = Listener::bind(self.addr)?.with_timeout(GREETING);
-        let mut suite = Suite::best();
+        let mut suite = preferred_suite()?;
         let mut guests: Vec<Option<(Channel, Vec<u8>)>> = (0..self.ranks).map(|_| None).collect();
         while guests.iter().skip(1).any(Option::is_none) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -112,7 +113,7 @@ impl TcpPlace {
         };
         if let Some(guard) = &self.guard {
             guard.visit(&mut channel)?;
-            channel.send(&[Suite::best().code()])?;
+            channel.send(&[preferred_suite()?.code()])?;
         }
         channel.send(&offers.to_bytes())?;
         // Rank 0 waits for the others first.
