@@ -58,7 +58,8 @@ pub struct SdrConfig {
     /// Rate control that determines the rate if `rate_bps` does not; `None` is none.
     pub congestion: Option<RateControl>,
     /// How long packets may linger in the network, in nanoseconds: after all generations, a
-    /// message's place is not reused before that. `None` derives it from round-trip variation.
+    /// message's place is not reused before that. `None` is zero over UC, where late packets have
+    /// another address, and derived from round-trip variation over UD.
     pub lateness_ns: Option<u64>,
 }
 

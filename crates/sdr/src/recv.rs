@@ -48,13 +48,16 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub(crate) fn new(table: Arc<RecvTable>, roots: Vec<MrKey>, config: &SdrConfig) -> Receiver {
         let ids = config.layout.ids() as usize;
+        // A late packet has the address of an earlier use of its place, and is refused. Without
+        // addresses, time has to pass.
+        let lateness_ns = config.lateness_ns.or((!roots.is_empty()).then_some(0));
         Receiver {
             table,
             roots,
             posted: 0,
             open: vec![None; ids].into_boxed_slice(),
             open_count: 0,
-            retired: Retired::new(config.lateness_ns),
+            retired: Retired::new(lateness_ns),
         }
     }
 

@@ -32,8 +32,7 @@ impl SdrScenario {
         let faults = [draw_faults(rng), draw_faults(rng)];
         let heal_ns = rng.range(10, 200) * MILLISECOND;
         let may_fail = rng.percent(10);
-        let lateness_ns = longest_life_ns(&cable, &faults) + coalesce_ns;
-        let mut reliable = draw_reliable(rng, lateness_ns);
+        let mut reliable = draw_reliable(rng);
         let mut outages = Vec::new();
         if may_fail {
             reliable.timeout_ns = 300 * MILLISECOND;
@@ -49,7 +48,7 @@ impl SdrScenario {
             Vec::new()
         };
         let messages = [0, 1].map(|_| draw_messages(rng, &reliable, heal_ns));
-        let plain = draw_plain(rng, lateness_ns, heal_ns);
+        let plain = draw_plain(rng, heal_ns);
         SdrScenario {
             seed,
             coalesce_ns,
@@ -66,13 +65,6 @@ impl SdrScenario {
             sealed: None,
         }
     }
-}
-
-/// How long a packet may be in flight: a full queue, the cable, and what faults add, for a copy of
-/// a packet that was delayed twice.
-fn longest_life_ns(cable: &LinkConfig, faults: &[Faults; 2]) -> u64 {
-    let added = faults.iter().map(|f| f.jitter_ns + 2 * f.reorder_ns).max().unwrap_or(0);
-    cable.drain_ns() + cable.delay_ns + added + 10 * MICROSECOND
 }
 
 fn draw_faults(rng: &mut SimRng) -> Faults {
@@ -104,7 +96,7 @@ fn draw_faults(rng: &mut SimRng) -> Faults {
     }
 }
 
-fn draw_sdr(rng: &mut SimRng, lateness_ns: u64, id_bits: u8) -> SdrConfig {
+fn draw_sdr(rng: &mut SimRng, id_bits: u8) -> SdrConfig {
     let mtu = rng.pick(&[Mtu::B256, Mtu::B256, Mtu::B1024, Mtu::B4096]);
     let user_bits = rng.pick(&[0, 2, 4, 8]);
     let layout = ImmLayout::new(id_bits, 32 - id_bits - user_bits, user_bits);
@@ -115,14 +107,13 @@ fn draw_sdr(rng: &mut SimRng, lateness_ns: u64, id_bits: u8) -> SdrConfig {
         generations: rng.pick(&[1, 2, 4]),
         channels: rng.pick(&[1, 1, 2, 4]),
         rate_bps: rng.percent(25).then(|| rng.pick(&[200_000_000, SECOND])),
-        lateness_ns: Some(lateness_ns),
         ..SdrConfig::default()
     }
 }
 
-fn draw_reliable(rng: &mut SimRng, lateness_ns: u64) -> ReliableConfig {
+fn draw_reliable(rng: &mut SimRng) -> ReliableConfig {
     let id_bits = rng.range(3, 6) as u8;
-    let sdr = draw_sdr(rng, lateness_ns, id_bits);
+    let sdr = draw_sdr(rng, id_bits);
     let k = rng.pick(&[1, 2, 4, 8, 32]);
     let m = rng.pick(&[0, 1, 2, 4, 8]).min(k);
     let groups = rng.range(1, if m == 0 { 4 } else { 3 });
@@ -176,9 +167,9 @@ fn draw_messages(rng: &mut SimRng, config: &ReliableConfig, heal_ns: u64) -> Vec
         .collect()
 }
 
-fn draw_plain(rng: &mut SimRng, lateness_ns: u64, heal_ns: u64) -> PlainPlan {
+fn draw_plain(rng: &mut SimRng, heal_ns: u64) -> PlainPlan {
     let id_bits = rng.range(1, 4) as u8;
-    let mut config = draw_sdr(rng, lateness_ns, id_bits);
+    let mut config = draw_sdr(rng, id_bits);
     config.max_message = rng.range(1, 40) * u64::from(config.mtu.bytes());
     let messages = [0, 1].map(|_| draw_plain_messages(rng, &config, heal_ns));
     PlainPlan { config, messages }
