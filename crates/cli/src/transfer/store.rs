@@ -65,6 +65,9 @@ struct Partial {
     part: File,
     /// It was empty, so zeros need not be written.
     holes: bool,
+    /// Held while writing. File systems let one thread write to a file at a time, and the others
+    /// would wait for it in a loop that keeps a core from moving packets.
+    writing: Mutex<()>,
     /// The records; a file with one block needs none.
     state: Option<Mutex<File>>,
     missing: AtomicU32,
@@ -246,6 +249,7 @@ impl<'a> Store<'a> {
     pub(super) fn write(&self, index: usize, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
         let entry = &self.tree.entries()[index];
         let partial = self.partial(index)?;
+        let _alone = partial.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let written = if partial.holes {
             write_sparse(&partial.part, offset, bytes)
         } else {
@@ -319,7 +323,8 @@ impl<'a> Store<'a> {
         } else {
             None
         };
-        Ok(Partial { part, holes, state, missing: AtomicU32::new(self.missing(index)) })
+        let missing = AtomicU32::new(self.missing(index));
+        Ok(Partial { part, holes, writing: Mutex::default(), state, missing })
     }
 
     /// Copies the blocks that both versions share from the file that is replaced.
