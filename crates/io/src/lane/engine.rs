@@ -35,16 +35,37 @@ impl Progress {
 /// Passes a port's frames to the engine.
 struct Inlet<'a> {
     nic: &'a mut Nic,
-    now: Time,
+    began: Time,
+    epoch: Instant,
+    /// The clock after the first frames were received.
+    received: Option<Time>,
+}
+
+impl<'a> Inlet<'a> {
+    fn new(nic: &'a mut Nic, began: Time, epoch: Instant) -> Inlet<'a> {
+        Inlet { nic, began, epoch, received: None }
+    }
+
+    /// The time to handle frames at. If the thread lost its core after it had read the clock, they
+    /// may have arrived since, and round trips measured with them would come out too short. So the
+    /// clock is read again, once.
+    #[inline]
+    fn now(&mut self) -> Time {
+        let (began, epoch) = (self.began, self.epoch);
+        let clock = || began.max(Time::from_nanos(nanos(epoch.elapsed())));
+        *self.received.get_or_insert_with(clock)
+    }
 }
 
 impl FrameSink for Inlet<'_> {
     fn frame(&mut self, meta: &FrameMeta, bytes: &[u8]) {
-        self.nic.handle_frame(self.now, meta, bytes);
+        let now = self.now();
+        self.nic.handle_frame(now, meta, bytes);
     }
 
     fn frames(&mut self, meta: &FrameMeta, bytes: &[u8], frame_len: usize) {
-        self.nic.handle_frames(self.now, meta, bytes, frame_len);
+        let now = self.now();
+        self.nic.handle_frames(now, meta, bytes, frame_len);
     }
 }
 
@@ -147,20 +168,16 @@ impl Engine {
     }
 
     /// Receives frames and fires timers; returns the number of frames.
-    fn receive(&mut self, now: Time) -> usize {
-        let received = self.port.recv(now, &mut Inlet { nic: &mut self.nic, now });
+    fn receive(&mut self, began: Time) -> usize {
+        let mut inlet = Inlet::new(&mut self.nic, began, self.epoch);
+        let received = self.port.recv(began, &mut inlet);
+        let now = inlet.received.unwrap_or(began);
+        let now = self.advance(now);
         let frames = received.unwrap_or_else(|error| self.port_broke(&error));
-        if self.nic.poll_timeout().is_some_and(|t| t <= now) {
+        // What expired since then waits a round: the answer may be among frames not yet received.
+        if self.nic.poll_timeout().is_some_and(|t| t <= began) {
             self.nic.handle_timeout(now);
         }
-        let now = match frames {
-            // If the thread lost its core meanwhile, frames may have arrived after the clock was
-            // read. Read it again: tasks measure round trips, which would come out too short.
-            1.. if !self.tasks.is_empty() => {
-                self.advance(Time::from_nanos(nanos(self.epoch.elapsed())))
-            }
-            _ => now,
-        };
         self.tasks.run(&mut self.nic, now);
         frames
     }
@@ -340,5 +357,32 @@ impl Engine {
         for notify in self.cq_notify.values() {
             notify.channel.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bowline_nic::NicConfig;
+
+    use super::*;
+
+    #[test]
+    fn frames_are_handled_after_they_arrived() {
+        let addr = std::net::Ipv4Addr::LOCALHOST.into();
+        let mut nic = Nic::new(NicConfig::new(addr, [7; 32])).expect("the defaults are right");
+        let epoch = Instant::now();
+        std::thread::sleep(Duration::from_millis(3));
+        // The clock was read before the sleep.
+        let began = Time::from_micros(1);
+        let mut inlet = Inlet::new(&mut nic, began, epoch);
+        assert_eq!(inlet.received, None, "nothing has arrived");
+        let now = inlet.now();
+        assert!(now >= Time::from_millis(3), "{now:?}");
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(inlet.now(), now, "the rest has arrived with it");
+        let later = Time::from_millis(60_000);
+        assert_eq!(Inlet::new(&mut nic, later, epoch).now(), later, "time does not go back");
     }
 }

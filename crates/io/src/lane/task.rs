@@ -53,12 +53,6 @@ impl Tasks {
         }
     }
 
-    /// Whether there are none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.tasks.is_empty()
-    }
-
     /// Runs all of them.
     #[inline]
     pub fn run(&mut self, nic: &mut dyn Rnic, now: Time) {

@@ -14,6 +14,8 @@ struct Mark {
     /// By the receiver's clock, or by ours if it reports none.
     arrival_ns: u64,
     delivered: u64,
+    /// When that was sent.
+    sent: Time,
     /// The pacing rate.
     pacing_bps: u64,
 }
@@ -84,7 +86,7 @@ impl Delivery {
         let spacing = rtt_ns / MARKS_PER_RTT;
         if self.made == 0 || now.nanos_since(self.mark(self.made - 1).now) >= spacing {
             self.marks[self.made % MARKS] =
-                Mark { now, arrival_ns, delivered: self.delivered, pacing_bps };
+                Mark { now, arrival_ns, delivered: self.delivered, sent: sent_at, pacing_bps };
             self.made += 1;
         }
         sample
@@ -105,7 +107,11 @@ impl Delivery {
         let from = self.mark(base);
         // The receiver's clock must roughly agree with ours.
         let elapsed = now.nanos_since(from.now);
-        let interval = arrival_ns.saturating_sub(from.arrival_ns).max(elapsed / 2);
+        let arriving = arrival_ns.saturating_sub(from.arrival_ns).max(elapsed / 2);
+        // After a receiver has lost its core for a while, much arrives at once. A queue that becomes
+        // shorter has a small effect of that kind, and hides none of the path's rate.
+        let sent = Time::from_nanos(now.as_nanos().saturating_sub(rtt_ns));
+        let interval = arriving.max(sent.nanos_since(from.sent) / 16 * 15);
         // Less than half a round trip says little about the rate: packets come in bursts.
         if interval < rtt_ns / 2 || interval == 0 {
             return None;
@@ -118,5 +124,32 @@ impl Delivery {
         let app_limited =
             self.is_limited || self.limited_until.is_some_and(|at| at.as_nanos() >= first_sent);
         Some(RateSample { bps: bps.min(paced), paced_bps: paced, app_limited })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES_PER_MS: u64 = 100_000;
+    const BPS: u64 = BYTES_PER_MS * 8_000;
+
+    /// The receiver loses its core for 5 ms, and then handles at once what has arrived meanwhile.
+    #[test]
+    fn what_arrives_at_once_after_a_pause_was_not_delivered_faster() {
+        let mut delivery = Delivery::new(Time::ZERO);
+        let mut best = 0;
+        for sent_ms in 0..60 {
+            let arrival_ms = match sent_ms + 5 {
+                25..30 => 30,
+                other => other,
+            };
+            let (now, rtt_ms) = (Time::from_millis(arrival_ms + 5), arrival_ms + 5 - sent_ms);
+            let (arrival_ns, rtt_ns) = (arrival_ms * 1_000_000, rtt_ms * 1_000_000);
+            delivery.on_sent(Time::from_millis(sent_ms), false);
+            let sample = delivery.on_acked(now, BYTES_PER_MS, arrival_ns, rtt_ns, BPS * 2);
+            best = sample.map_or(0, |sample| sample.bps).max(best);
+        }
+        assert!((BPS * 9 / 10..BPS * 11 / 10).contains(&best), "{best} instead of {BPS}");
     }
 }

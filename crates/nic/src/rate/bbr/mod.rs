@@ -137,6 +137,16 @@ impl Round {
         Round { start, delivered: 0, lost: 0, best_bps: 0, min_rtt_ns, app_limited: false }
     }
 
+    /// What to judge the path by. The losses at the end of a message are only found out when the next
+    /// one begins, in a round that delivers little: they are a part of what the round before lost.
+    fn with_earlier(&self, last: &Round) -> Round {
+        if !self.app_limited {
+            return *self;
+        }
+        let delivered = self.delivered.saturating_add(last.delivered);
+        Round { delivered, lost: self.lost.saturating_add(last.lost), ..*self }
+    }
+
     /// Whether it lost more than `limit` of its packets, which are `packet_bytes` long. The few
     /// packets of a short message, or at the end of a long one, say little: one lost of four is
     /// chance.
@@ -184,6 +194,7 @@ struct Bbr {
     phase_start: Time,
     phase_rounds: u32,
     round: Round,
+    last_round: Round,
     cycles: u32,
     /// The rate that startup has to exceed, and the number of rounds in which it did not.
     full_bps: u64,
@@ -222,6 +233,7 @@ impl Bbr {
             phase_start: now,
             phase_rounds: 0,
             round: Round::new(now),
+            last_round: Round::new(now),
             cycles: 0,
             full_bps: 0,
             full_rounds: 0,
@@ -395,7 +407,12 @@ impl Bbr {
             Company::Yielding(_) => 1.0,
             Company::Unyielding(_) => UNYIELDING_LOSS_LIMIT,
         };
-        if round.is_lossier_than(limit, self.packet_bytes) {
+        let judged = round.with_earlier(&self.last_round);
+        let is_lossy = judged.is_lossier_than(limit, self.packet_bytes);
+        // Losses that were judged together with a round before are not judged again.
+        let lost = if is_lossy || round.app_limited { 0 } else { round.lost };
+        self.last_round = Round { lost, ..round };
+        if is_lossy {
             self.on_full_queue(now, &round);
         } else if self.phase == Phase::Up && self.in_flight > self.window_bound / 10 * 8 {
             self.window_bound = self.window_bound.saturating_add(self.window_bound / 4);

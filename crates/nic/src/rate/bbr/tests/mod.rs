@@ -295,3 +295,30 @@ fn short_messages_do_not_make_a_path_look_slow() {
         assert!(bps >= initial / 4, "lossy: {lossy}: {bps} of {initial}");
     }
 }
+
+/// The last losses of a message are found out when the next one begins: 15 packets were lost and 11
+/// arrived, in a round that was all but idle.
+#[test]
+fn losses_found_out_late_count_among_the_packets_that_they_were_lost_of() {
+    let connection = ControlledConnection::new(crate::QpType::Uc.descriptor(), crate::Mtu::B1024);
+    let packets = |count: u64| count * (1024 + HEADER_BYTES as u64);
+    for (early, app_limited, cuts) in [(0, true, false), (25, true, true), (0, false, true)] {
+        let mut bbr = Bbr::new(BbrParams::default(), Time::ZERO, &connection);
+        bbr.phase = Phase::Cruise { rounds: 6 };
+        bbr.max_rate.update(1_000_000_000);
+        let whole =
+            Round { delivered: packets(985), lost: packets(early), ..Round::new(Time::ZERO) };
+        let now = Time::from_millis(10);
+        let short = Round { delivered: packets(11), lost: packets(15), app_limited, ..whole };
+        bbr.round = whole;
+        bbr.end_round(now);
+        assert_eq!(bbr.rate_bound, u64::MAX, "{early}: chance, so far");
+        bbr.round = short;
+        bbr.end_round(now);
+        assert_eq!(bbr.rate_bound < u64::MAX, cuts, "{early} lost before, limited: {app_limited}");
+        bbr.rate_bound = u64::MAX;
+        bbr.round = Round { delivered: packets(50), lost: 0, app_limited: true, ..whole };
+        bbr.end_round(now);
+        assert_eq!(bbr.rate_bound, u64::MAX, "the same losses do not count twice");
+    }
+}
