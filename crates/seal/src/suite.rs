@@ -47,8 +47,8 @@ impl Suite {
         }
     }
 
-    /// The suite for two ends that prefer these: the later one in [`Suite::ALL`], which each end can
-    /// use at the speed that it expects, and which those who insist on another cipher insist on.
+    /// The suite for two ends that prefer these: the later one in [`Suite::ALL`], since the end
+    /// that named it has no faster one, or asked for this one.
     pub fn agree(ours: Suite, theirs: Suite) -> Suite {
         ours.max(theirs)
     }

@@ -108,8 +108,8 @@ impl Delivery {
         // The receiver's clock must roughly agree with ours.
         let elapsed = now.nanos_since(from.now);
         let arriving = arrival_ns.saturating_sub(from.arrival_ns).max(elapsed / 2);
-        // After a receiver has lost its core for a while, much arrives at once. A queue that becomes
-        // shorter has a small effect of that kind, and hides none of the path's rate.
+        // After a receiver has lost its core for a while, much arrives at once. A queue that
+        // becomes shorter has a small effect of that kind, and hides none of the path's rate.
         let sent = Time::from_nanos(now.as_nanos().saturating_sub(rtt_ns));
         let interval = arriving.max(sent.nanos_since(from.sent) / 16 * 15);
         // Less than half a round trip says little about the rate: packets come in bursts.

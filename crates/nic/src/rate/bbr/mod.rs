@@ -137,8 +137,8 @@ impl Round {
         Round { start, delivered: 0, lost: 0, best_bps: 0, min_rtt_ns, app_limited: false }
     }
 
-    /// What to judge the path by. The losses at the end of a message are only found out when the next
-    /// one begins, in a round that delivers little: they are a part of what the round before lost.
+    /// What to judge the path by. The losses at the end of a message are only found out when the
+    /// next one begins, in a round that delivers little: they belong to the round before.
     fn with_earlier(&self, last: &Round) -> Round {
         if !self.app_limited {
             return *self;
