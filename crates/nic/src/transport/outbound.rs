@@ -26,7 +26,7 @@ pub(crate) enum Cut {
 }
 
 /// Most packets of a WRITE sent as single WRITEs. Above, headers cost more than full bursts save.
-const MAX_WRITES: u32 = 64;
+const MAX_WRITES: u32 = 32;
 
 impl Cut {
     /// How RC divides a request whose packets are counted.
