@@ -50,6 +50,7 @@ struct Shared {
 }
 
 struct State {
+    opened: Instant,
     nic: VerbsNic,
     tasks: Tasks,
     now: Time,
@@ -57,9 +58,10 @@ struct State {
 
 impl State {
     /// Runs the tasks, and passes what is due to the provider. Returns whether there was anything
-    /// to do.
-    fn turn(&mut self, now: Time) -> bool {
-        self.now = self.now.max(now);
+    /// to do. It reads the clock itself, as late as possible: a thread may wait for the lock, or
+    /// lose its core, and completions that came meanwhile must not seem to have come before.
+    fn turn(&mut self) -> bool {
+        self.now = self.now.max(since(self.opened));
         let before = self.nic.activity();
         self.tasks.run(&mut self.nic, self.now);
         self.nic.pump(self.now);
@@ -84,7 +86,7 @@ impl Driver {
         let nic = VerbsNic::new(context, config, Arc::clone(&events))?;
         let shared = Arc::new(Shared {
             opened,
-            state: Mutex::new(State { nic, tasks: Tasks::default(), now: Time::ZERO }),
+            state: Mutex::new(State { opened, nic, tasks: Tasks::default(), now: Time::ZERO }),
             contenders: AtomicU32::new(0),
             events,
             last_polled: AtomicU64::new(0),
@@ -103,7 +105,7 @@ impl Driver {
         let mut state = shared.lock()?;
         let now = shared.now().max(state.now);
         let result = f(&mut state.nic, now);
-        state.turn(now);
+        state.turn();
         drop(state);
         // Queues created during the sleep are not armed, and deadlines may be earlier.
         shared.wake();
@@ -113,9 +115,8 @@ impl Driver {
     /// Runs the tasks for a thread that polls.
     pub(crate) fn poll(&self) -> Result<(), LaneError> {
         let shared = &*self.shared;
-        let now = shared.now();
-        shared.last_polled.store(now.as_nanos(), Ordering::Relaxed);
-        let did = shared.lock()?.turn(now);
+        shared.last_polled.store(shared.now().as_nanos(), Ordering::Relaxed);
+        let did = shared.lock()?.turn();
         if !did {
             // The peer may need this core.
             std::thread::yield_now();
@@ -218,7 +219,8 @@ impl Shared {
                 continue;
             }
             let Ok(mut state) = self.lock() else { return };
-            let did = state.turn(now);
+            let did = state.turn();
+            let now = state.now;
             let is_due = state.deadline().is_some_and(|at| at <= now);
             drop(state);
             if did {
@@ -239,11 +241,11 @@ impl Shared {
     fn sleep(&self) -> Result<(), LaneError> {
         let mut state = self.lock()?;
         let is_armed = state.nic.arm().is_ok();
-        let now = self.now();
         // Completions from before the arming raise no event.
-        if state.turn(now) {
+        if state.turn() {
             return Ok(());
         }
+        let now = state.now;
         let until = state.deadline().map(|at| Duration::from_nanos(at.nanos_since(now)));
         self.sleeps.store(true, Ordering::Release);
         drop(state);
