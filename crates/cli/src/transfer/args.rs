@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bowline::peers::Code;
-use bowline::{LaneCount, LinkProfile, RateControl};
+use bowline::{LaneCount, LinkProfile, RateControl, Via};
 use bowline_link::units;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, builder::TypedValueParser};
@@ -106,15 +106,26 @@ pub(crate) struct SendArgs {
     /// Limit the rate, e.g. to 200Mbps
     #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
     bwlimit: Option<u64>,
+    #[command(flatten)]
+    pub(super) opening: NicOptions,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// How an end opens its NIC.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct NicOptions {
     /// Number of lanes of this end's NIC, or auto. A lane is an engine with its own socket and
     /// core; a transfer uses as many as both ends have
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(super) lanes: LaneCount,
+    /// Packet transport of this end: auto, shared memory to this user's processes on this host and
+    /// UDP to all others; udp; xdp [default: auto]
+    #[arg(long, value_name = "PORT")]
+    pub(super) via: Option<Via>,
     /// Impair what this end sends, e.g. loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
-    #[command(flatten)]
-    shown: Shown,
 }
 
 /// Output options, for both ends.
@@ -243,13 +254,8 @@ pub(crate) struct RecvArgs {
     /// Set the extended attributes that the sender reports
     #[arg(long)]
     pub(super) xattrs: bool,
-    /// Number of lanes of this end's NIC, or auto. A lane is an engine with its own socket and
-    /// core; a transfer uses as many as both ends have
-    #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
-    pub(super) lanes: LaneCount,
-    /// Impair what this end sends, e.g. loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
-    #[arg(long, value_name = "PROFILE")]
-    pub(super) link: Option<LinkProfile>,
+    #[command(flatten)]
+    pub(super) opening: NicOptions,
     #[command(flatten)]
     pub(super) shown: Shown,
 }

@@ -123,7 +123,7 @@ fn connect(
         Some(name) => name.clone(),
         None => NicName::Addr(channels[0].local_addr()?.ip().to_canonical()),
     };
-    let nic = Nic::open(&name, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
+    let nic = Nic::open(&name, &args.opening, args.cc.as_ref())?;
     // A group's packets use one lane.
     let mut hello = hello(args, source, filter, &nic);
     (hello.lanes, hello.group) = (1, true);

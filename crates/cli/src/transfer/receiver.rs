@@ -54,7 +54,7 @@ fn greet(args: &RecvArgs, dir: &Dir, channel: &mut Channel) -> Result<(Hello, Se
         None => NicName::Addr(channel.local_addr()?.ip().to_canonical()),
     };
     let accepted = parse_hello(&greeting, dir).and_then(|hello| {
-        let nic = Nic::open(&name, args.lanes, args.link.as_ref(), None)?;
+        let nic = Nic::open(&name, &args.opening, None)?;
         let (session, offer) = accept_offer(&nic, &hello, channel)?;
         let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes().min(hello.lanes));
         Ok((hello, nic, session, Welcome { mtu, lanes, offer }))

@@ -47,7 +47,7 @@ pub(super) fn send(
         Some(name) => name.clone(),
         None => NicName::Addr(channel.local_addr()?.ip().to_canonical()),
     };
-    let nic = Nic::open(&name, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
+    let nic = Nic::open(&name, &args.opening, args.cc.as_ref())?;
     let (session, listed) = connect(args, source, filter, &nic, &mut channel)?;
     let peer = channel.peer_key().map(|key| key.fingerprint());
     // No timeout: the receiver may spend hours reading what it already has.

@@ -7,15 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use bowline::{
-    Access, Channel, Device, LaneCount, LinkProfile, Mr, Mtu, Pd, RateControl, ReliableConfig,
-    ReliableInfo, ReliableQp, SdrError,
+    Access, Channel, Device, Mr, Mtu, Pd, RateControl, ReliableConfig, ReliableInfo, ReliableQp,
+    SdrError,
 };
 
 use super::Failure;
+use super::args::NicOptions;
 use super::control::Event;
 use super::digest::BLOCK_BYTES;
 use super::message::Offer;
 use crate::nic_name::NicName;
+use crate::output;
 
 /// Segments in flight at each end: enough for the longest paths at several Gbit/s.
 pub(super) const SLOTS: usize = 8;
@@ -70,12 +72,13 @@ impl Nic {
     /// Opens a NIC.
     pub(super) fn open(
         name: &NicName,
-        lanes: LaneCount,
-        link: Option<&LinkProfile>,
+        options: &NicOptions,
         cc: Option<&RateControl>,
     ) -> Result<Nic, Failure> {
-        let mut builder = name.builder().lanes(lanes).notice(crate::output::notice);
-        if let Some(profile) = link {
+        let via = options.via.unwrap_or_else(|| name.usual_via());
+        let builder = name.builder().via(via).lanes(options.lanes);
+        let mut builder = builder.notice(output::notice).detail(output::detail);
+        if let Some(profile) = &options.link {
             builder = builder.link(profile.clone());
         }
         if let Some(cc) = cc {

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bowline::{Connector, LaneCount, Listener, WriteOptions};
+use bowline::{Connector, Listener, WriteOptions};
 
-use super::args::RecvArgs;
+use super::args::{NicOptions, RecvArgs};
 use super::control::Control;
 use super::dir::Dir;
 use super::filter::Filter;
@@ -66,8 +66,7 @@ fn against_impatient(
             receiver::receive(&args, &dir, channel, patience)
         });
         let mut channel = Connector::new().connect(address).unwrap();
-        let nic =
-            Nic::open(&NicName::Addr(random_addr()), LaneCount::default(), None, None).unwrap();
+        let nic = Nic::open(&NicName::Addr(random_addr()), &NicOptions::default(), None).unwrap();
         let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
         let segment_bytes = 16 << 20;
         let hello = Hello { mtu, lanes, segment_bytes, ..hello() };
@@ -132,8 +131,7 @@ fn recv_args(dir: &Path, device: std::net::IpAddr) -> RecvArgs {
         delete: false,
         owner: false,
         xattrs: false,
-        lanes: LaneCount::default(),
-        link: None,
+        opening: NicOptions::default(),
         shown: Default::default(),
     }
 }
@@ -311,7 +309,7 @@ fn an_offer_that_makes_no_sense_is_refused() {
 #[test]
 fn without_an_offer_that_fits_there_is_none_in_return() {
     let device = random_addr();
-    let nic = Nic::open(&NicName::Addr(device), LaneCount::default(), None, None).unwrap();
+    let nic = Nic::open(&NicName::Addr(device), &NicOptions::default(), None).unwrap();
     let agreed = Agreed { mtu_bytes: 1024, lanes: 1, scheme: "sr-nack", segment_bytes: 1024 };
     let session = nic.make(agreed, Speed::default()).unwrap();
     let offer = Some(nic.offer(&session).unwrap());
@@ -332,8 +330,7 @@ fn without_an_offer_that_fits_there_is_none_in_return() {
 fn a_slot_without_a_number_waits() {
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    let open =
-        || Nic::open(&NicName::Addr(random_addr()), LaneCount::default(), None, None).unwrap();
+    let open = || Nic::open(&NicName::Addr(random_addr()), &NicOptions::default(), None).unwrap();
     let agreed = Agreed { mtu_bytes: 1024, lanes: 1, scheme: "sr-nack", segment_bytes: 16 << 20 };
     let sender = thread::spawn(move || {
         let mut channel = Connector::new().connect(at).unwrap();
