@@ -4,14 +4,15 @@
 //! [`PacketSeal`]: keys for each direction, which roll over by themselves, a counter that no two
 //! packets share, and an anti-replay window. [`Nic::seal_qp`] installs it.
 //!
-//! No clock, IO, randomness or thread: secrets and time are arguments. No `unsafe`. Packets from
-//! the network create no state beyond a fixed number of keys.
+//! No clock, IO, randomness or thread: secrets and time are arguments. `unsafe` is in
+//! `libaegis.rs` alone. Packets from the network create no state beyond a fixed number of keys.
 //!
 //! [`Nic::seal_qp`]: bowline_nic::Nic::seal_qp
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod config;
+mod libaegis;
 mod opener;
 mod recorder;
 mod schedule;

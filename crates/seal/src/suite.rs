@@ -1,20 +1,24 @@
 //! The ciphers, and a key of one of them.
 
-use aegis::{aegis256x2::Aegis256X2, aegis256x4::Aegis256X4};
 use aws_lc_rs::aead::{
     AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
 use bowline_wire::SEALED_TAG_LEN;
-use zeroize::Zeroizing;
+
+use crate::libaegis::Aegis;
 
 pub(crate) const NONCE_LEN: usize = 12;
 
-/// An authenticated cipher, with keys of 256 bits and tags of 128.
+/// An authenticated cipher, with tags of 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Suite {
-    /// AEGIS-256X4: for CPUs whose instructions for AES take several blocks (VAES).
+    /// AEGIS-128X4: for CPUs whose instructions for AES take several blocks (VAES).
+    Aegis128X4,
+    /// AEGIS-128X2: for CPUs with instructions for AES.
+    Aegis128X2,
+    /// AEGIS-256X4: for those who want keys of 256 bits.
     Aegis256X4,
-    /// AEGIS-256X2: for CPUs with instructions for AES.
+    /// AEGIS-256X2: the same for CPUs without VAES.
     Aegis256X2,
     /// AES-256-GCM: for those who must have it, where CPUs have instructions for AES.
     Aes256Gcm,
@@ -24,8 +28,14 @@ pub enum Suite {
 
 impl Suite {
     /// All of them, from the most demanding on the CPU's instructions to the least.
-    pub const ALL: [Suite; 4] =
-        [Suite::Aegis256X4, Suite::Aegis256X2, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+    pub const ALL: [Suite; 6] = [
+        Suite::Aegis128X4,
+        Suite::Aegis128X2,
+        Suite::Aegis256X4,
+        Suite::Aegis256X2,
+        Suite::Aes256Gcm,
+        Suite::ChaCha20Poly1305,
+    ];
 
     /// The fastest one on this CPU.
     pub fn best() -> Suite {
@@ -41,8 +51,8 @@ impl Suite {
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let (has_aes, has_vaes) = (false, false);
         match (has_vaes, has_aes) {
-            (true, _) => Suite::Aegis256X4,
-            (false, true) => Suite::Aegis256X2,
+            (true, _) => Suite::Aegis128X4,
+            (false, true) => Suite::Aegis128X2,
             (false, false) => Suite::ChaCha20Poly1305,
         }
     }
@@ -60,6 +70,8 @@ impl Suite {
             Suite::ChaCha20Poly1305 => 2,
             Suite::Aegis256X4 => 3,
             Suite::Aegis256X2 => 4,
+            Suite::Aegis128X4 => 5,
+            Suite::Aegis128X2 => 6,
         }
     }
 
@@ -71,6 +83,8 @@ impl Suite {
     /// Its name, as people write it.
     pub fn name(self) -> &'static str {
         match self {
+            Suite::Aegis128X4 => "aegis-128x4",
+            Suite::Aegis128X2 => "aegis-128x2",
             Suite::Aegis256X4 => "aegis-256x4",
             Suite::Aegis256X2 => "aegis-256x2",
             Suite::Aes256Gcm => "aes-256-gcm",
@@ -86,8 +100,7 @@ impl Suite {
 
 /// A key, and the crate that implements its cipher.
 enum Cipher {
-    AegisX4(Zeroizing<[u8; 32]>),
-    AegisX2(Zeroizing<[u8; 32]>),
+    Aegis(Aegis),
     AwsLc(Box<LessSafeKey>),
 }
 
@@ -98,8 +111,10 @@ impl Cipher {
             Cipher::AwsLc(Box::new(LessSafeKey::new(key)))
         };
         match suite {
-            Suite::Aegis256X4 => Cipher::AegisX4(Zeroizing::new(*key)),
-            Suite::Aegis256X2 => Cipher::AegisX2(Zeroizing::new(*key)),
+            Suite::Aegis128X4 => Cipher::Aegis(Aegis::new_128x4(key)),
+            Suite::Aegis128X2 => Cipher::Aegis(Aegis::new_128x2(key)),
+            Suite::Aegis256X4 => Cipher::Aegis(Aegis::new_256x4(key)),
+            Suite::Aegis256X2 => Cipher::Aegis(Aegis::new_256x2(key)),
             Suite::Aes256Gcm => aws_lc(&AES_256_GCM),
             Suite::ChaCha20Poly1305 => aws_lc(&CHACHA20_POLY1305),
         }
@@ -152,12 +167,7 @@ impl PacketKey {
     ) -> Option<[u8; SEALED_TAG_LEN]> {
         let nonce = self.nonce(counter);
         match &self.cipher {
-            Cipher::AegisX4(key) => {
-                Some(Aegis256X4::new(key, &long_nonce(&nonce)).encrypt_in_place(in_out, aad))
-            }
-            Cipher::AegisX2(key) => {
-                Some(Aegis256X2::new(key, &long_nonce(&nonce)).encrypt_in_place(in_out, aad))
-            }
+            Cipher::Aegis(key) => Some(key.seal(&long_nonce(&nonce), aad, in_out)),
             Cipher::AwsLc(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 let tag = key.seal_in_place_separate_tag(nonce, Aad::from(aad), in_out).ok()?;
@@ -177,18 +187,7 @@ impl PacketKey {
     ) -> bool {
         let nonce = self.nonce(counter);
         match &self.cipher {
-            // The crate's decryption from one buffer into another erases its state byte by byte,
-            // which takes longer than this copy.
-            Cipher::AegisX4(key) => {
-                out.copy_from_slice(ciphertext);
-                let cipher = Aegis256X4::new(key, &long_nonce(&nonce));
-                cipher.decrypt_in_place(out, tag, aad).is_ok()
-            }
-            Cipher::AegisX2(key) => {
-                out.copy_from_slice(ciphertext);
-                let cipher = Aegis256X2::new(key, &long_nonce(&nonce));
-                cipher.decrypt_in_place(out, tag, aad).is_ok()
-            }
+            Cipher::Aegis(key) => key.open(&long_nonce(&nonce), aad, (ciphertext, tag), out),
             Cipher::AwsLc(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 key.open_separate_gather(nonce, Aad::from(aad), ciphertext, tag, out).is_ok()
@@ -203,10 +202,11 @@ mod tests {
 
     #[test]
     fn both_ends_agree_and_whoever_needs_another_cipher_gets_it() {
-        use Suite::{Aegis256X2, Aegis256X4, Aes256Gcm, ChaCha20Poly1305};
-        assert_eq!(Suite::agree(Aegis256X4, Aegis256X4), Aegis256X4);
-        assert_eq!(Suite::agree(Aegis256X4, Aegis256X2), Aegis256X2);
-        assert_eq!(Suite::agree(Aegis256X4, Aes256Gcm), Aes256Gcm);
+        use Suite::{Aegis128X2, Aegis128X4, Aegis256X4, Aes256Gcm, ChaCha20Poly1305};
+        assert_eq!(Suite::agree(Aegis128X4, Aegis128X4), Aegis128X4);
+        assert_eq!(Suite::agree(Aegis128X4, Aegis128X2), Aegis128X2);
+        assert_eq!(Suite::agree(Aegis128X2, Aegis256X4), Aegis256X4);
+        assert_eq!(Suite::agree(Aegis128X4, Aes256Gcm), Aes256Gcm);
         assert_eq!(Suite::agree(Aes256Gcm, ChaCha20Poly1305), ChaCha20Poly1305);
         for (a, b) in Suite::ALL.into_iter().flat_map(|a| Suite::ALL.map(|b| (a, b))) {
             assert_eq!(Suite::agree(a, b), Suite::agree(b, a));

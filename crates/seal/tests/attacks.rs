@@ -94,7 +94,7 @@ fn secret(byte: u8) -> SessionSecret {
 }
 
 fn config() -> SealConfig {
-    SealConfig::new(Suite::Aegis256X4)
+    SealConfig::new(Suite::Aegis128X4)
 }
 
 fn ends_of(qp_type: QpType) -> [End; 2] {
