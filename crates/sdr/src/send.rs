@@ -242,7 +242,9 @@ impl Sender {
     pub(crate) fn cancel(&mut self, handle: SendHandle) -> Result<(), SdrError> {
         let message = self.message(handle)?;
         let mut dropped = message.waiting.drain(..).count() as u32;
-        for queue in [&mut self.ready, &mut self.urgent] {
+        // Usually all of it has left. The queues hold the pieces of all messages under way.
+        let queues = if message.outstanding > dropped { 2 } else { 0 };
+        for queue in [&mut self.ready, &mut self.urgent].into_iter().take(queues) {
             let before = queue.len();
             queue.retain(|piece| piece.message != handle.0);
             dropped += (before - queue.len()) as u32;

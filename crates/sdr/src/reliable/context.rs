@@ -232,16 +232,17 @@ impl RecvCx<'_> {
         present
     }
 
-    /// One past the highest data chunk that has arrived.
-    pub fn high_data(&self) -> u32 {
-        for group in (0..self.shape.groups()).rev() {
+    /// One past the highest data chunk that has arrived, or `known` if that is more.
+    pub fn high_data(&self, known: u32) -> u32 {
+        let last = self.message.top_group().min(self.shape.groups() - 1);
+        for group in (self.shape.group_of(known)..=last).rev() {
             let data = ChunkSet::first(self.shape.group(group).len());
             let last = self.present(group).intersection(&data).iter().last();
             if let Some(last) = last {
-                return self.shape.group(group).start + last as u32 + 1;
+                return known.max(self.shape.group(group).start + last as u32 + 1);
             }
         }
-        0
+        known
     }
 
     /// Reconstructs a group's missing data chunks from those that are `present`, in place; `false`

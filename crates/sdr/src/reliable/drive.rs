@@ -156,15 +156,17 @@ impl ReliableQp {
     fn on_progress(&mut self, nic: &mut dyn Rnic, now: Time) {
         let places = u64::from(self.config.places());
         let mut dirty = std::mem::take(&mut self.dirty);
-        self.sdr.take_progress(|handle: RecvHandle| dirty.push(handle.number() / places));
+        self.sdr.take_progress(|handle: RecvHandle| dirty.push(handle.number()));
         dirty.sort_unstable();
-        dirty.dedup();
-        for id in dirty.drain(..) {
+        for of_one in dirty.chunk_by(|a, b| a / places == b / places) {
+            let (id, last) = (of_one[0] / places, of_one[of_one.len() - 1] % places);
             if let Some(message) = slot(&mut self.incoming, self.first_in, id) {
                 message.heard = now;
+                message.top = message.top.max(last as usize);
                 self.with_receiver(nic, now, id, |machine, cx| machine.progress(cx));
             }
         }
+        dirty.clear();
         self.dirty = dirty;
     }
 

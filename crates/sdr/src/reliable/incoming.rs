@@ -17,6 +17,8 @@ pub(super) struct Incoming {
     pub(super) capacity: u64,
     /// One per place of the message; `None` where nothing is expected.
     pub(super) handles: Vec<Option<RecvHandle>>,
+    /// The last place where something has arrived.
+    pub(super) top: usize,
     pub(super) has_parity_subs: bool,
     pub(super) parity: Option<Scratch>,
     /// What the sender has announced about it.
@@ -40,6 +42,11 @@ impl Incoming {
 
     pub(super) fn data_sub(&self, group: u32) -> usize {
         group as usize * (1 + usize::from(self.has_parity_subs))
+    }
+
+    /// The last group of which something has arrived.
+    pub(super) fn top_group(&self) -> u32 {
+        (self.top / self.data_sub(1)) as u32
     }
 
     pub(super) fn parity_sub(&self, group: u32) -> usize {

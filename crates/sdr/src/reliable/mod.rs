@@ -384,6 +384,7 @@ impl ReliableQp {
             memory,
             capacity,
             handles,
+            top: 0,
             has_parity_subs: self.config.m > 0,
             parity,
             begun: None,

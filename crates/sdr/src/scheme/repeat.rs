@@ -255,7 +255,7 @@ struct Acknowledger {
     high: u32,
     last_progress: Time,
     last_ack: Option<Time>,
-    /// Gaps below this have been reported.
+    /// There are no gaps below this that have not been reported.
     reported: u32,
     last_nack: Option<Time>,
 }
@@ -278,7 +278,7 @@ impl Acknowledger {
         while self.cumulative < self.chunks && cx.has(Part::Data(self.cumulative)) {
             self.cumulative += 1;
         }
-        self.high = self.high.max(cx.high_data());
+        self.high = cx.high_data(self.high);
     }
 
     /// Acknowledges what has arrived, and reports that chunks missing below `missing_below` were
@@ -288,10 +288,18 @@ impl Acknowledger {
         bytes[..4].copy_from_slice(&self.cumulative.to_be_bytes());
         bytes[4..8].copy_from_slice(&missing_below.to_be_bytes());
         let bits = (self.chunks - self.cumulative).min(ACK_BITMAP as u32 * 8);
-        for bit in 0..bits {
-            if cx.has(Part::Data(self.cumulative + bit)) {
-                bytes[ACK_HEADER + bit as usize / 8] |= 1 << (bit % 8);
+        let (mut chunk, end) = (self.cumulative, self.cumulative + bits);
+        while chunk < end {
+            // Group by group, because each takes a look-up.
+            let group = cx.shape().group_of(chunk);
+            let (of_group, present) = (cx.shape().group(group), cx.present(group));
+            for chunk in chunk..of_group.end.min(end) {
+                if present.contains((chunk - of_group.start) as usize) {
+                    let bit = chunk - self.cumulative;
+                    bytes[ACK_HEADER + bit as usize / 8] |= 1 << (bit % 8);
+                }
             }
+            chunk = of_group.end;
         }
         self.last_ack = Some(cx.now());
         if missing_below > self.cumulative {
@@ -343,9 +351,11 @@ impl SchemeReceiver for Acknowledger {
             return;
         }
         let below = self.high.saturating_sub(REORDER);
-        if self.nack && self.has_new_gap(cx, below) {
+        let is_new_gap = self.nack && self.has_new_gap(cx, below);
+        // What has been looked at is either there or about to be reported.
+        self.reported = self.reported.max(below);
+        if is_new_gap {
             self.acknowledge(cx, below);
-            self.reported = below;
         } else if self.last_ack.is_none_or(|at| cx.now().nanos_since(at) >= Self::ack_ns(cx)) {
             self.acknowledge(cx, 0);
         }
