@@ -22,8 +22,10 @@ use super::guard::EngineGuard;
 use super::spin::Spin;
 use crate::sys::{PollFd, poll, run_promptly};
 
-/// How long to sleep when another thread keeps the engine locked.
+/// How long to sleep when another thread keeps the engine locked, at first and at most: a thread
+/// that copies large messages to its peer's memory keeps it for a quarter of a millisecond each.
 const NAP_NS: u64 = 50_000;
+const MAX_NAP_NS: u64 = 200_000;
 /// How long to sleep on a port that has no descriptor.
 const BLIND_SLEEP_NS: u64 = 200_000;
 /// How often to try the lock before sleeping: a few microseconds.
@@ -38,6 +40,7 @@ pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
     // A thread that polls often enough postpones the alarm in time.
     let watch_ns = 2 * super::nanos(shared.config.takeover);
     let mut nap_ns = watch_ns;
+    let mut locked_out_ns = NAP_NS;
     while !shared.is_stopping() {
         if shared.is_attended(shared.now()) {
             // A poll may take longer than the nap.
@@ -46,11 +49,15 @@ pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
         }
         nap_ns = watch_ns;
         match try_lock_for_a_while(shared)? {
-            Some(engine) => drive(shared, engine, &mut spin)?,
+            Some(engine) => {
+                locked_out_ns = NAP_NS;
+                drive(shared, engine, &mut spin)?;
+            }
             // The thread that holds the engine waits for a core, perhaps for this one, or runs
             // long.
             None => {
-                nap(shared, NAP_NS);
+                nap(shared, locked_out_ns);
+                locked_out_ns = MAX_NAP_NS.min(2 * locked_out_ns);
             }
         }
     }
