@@ -152,9 +152,11 @@ impl Reach {
         let tail = if ends { bytes.min(TAIL_BYTES) } else { 0 };
         self.door.pass(|| {
             let start = at + offset as usize;
-            copy(region, start, segments, 0..bytes - tail);
-            if tail > 0 {
+            if offset > 0 || bytes > tail {
+                copy(region, start, segments, 0..bytes - tail);
                 region.settle();
+            }
+            if tail > 0 {
                 copy(region, start, segments, bytes - tail..bytes);
             }
         })

@@ -232,15 +232,14 @@ impl Engine {
     fn try_transmit(&mut self, now: Time) -> Result<usize, PortError> {
         self.deferred = false;
         self.more_to_send = false;
-        self.nic.set_direct(!self.port.faults().is_some_and(Faults::is_active));
+        self.heed_faults();
         let mut packets = 0;
         if self.blocked {
             packets += self.send_batch(now)?;
         }
-        while !self.blocked && packets < MAX_PACKETS_PER_ROUND {
+        while self.nic.is_ready() && !self.blocked && packets < MAX_PACKETS_PER_ROUND {
             self.batch.set_clean_paths(self.port.clean_paths());
             self.nic.poll_transmit(now, &mut self.batch);
-            self.more_to_send = !self.batch.is_empty() || self.nic.is_ready();
             if self.batch.is_empty() {
                 break;
             }
@@ -248,11 +247,18 @@ impl Engine {
             // Sent packets may have freed space for more.
             self.tasks.run(&mut self.nic, now);
         }
+        self.more_to_send = self.nic.is_ready();
         self.port.flush(now)?;
         if packets > 0 {
             self.last_transmit = now;
         }
         Ok(packets)
+    }
+
+    /// While faults are injected, everything goes through packets, so that it happens to them.
+    #[inline]
+    pub(super) fn heed_faults(&mut self) {
+        self.nic.set_direct(!self.port.faults().is_some_and(Faults::is_active));
     }
 
     /// Offers the batch to the port, and keeps what it does not take.

@@ -171,7 +171,7 @@ impl Lane {
     /// Runs `f` on the engine, then transmits what became ready: for control verbs, and for posts
     /// whose packets must leave at once.
     pub fn with<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
-        Ok(self.shared.enter(f, 0, true)?.0)
+        Ok(self.shared.enter(self.shared.now(), f, 0, true)?.0)
     }
 
     /// Runs `f` on the engine and transmits soon: for posting work requests one by one.
@@ -184,11 +184,11 @@ impl Lane {
         let now = shared.now();
         let polled = Time::from_nanos(shared.last_polled.load(Ordering::Relaxed));
         if !shared.is_attended(now) || now.nanos_since(polled) > nanos(POSTS_COUNT_FOR) {
-            return Ok(shared.enter(f, 0, false)?.0);
+            return Ok(shared.enter(now, f, 0, false)?.0);
         }
         // A thread that posts between two polls is still polling.
         let mut presence = Presence::begin(shared, now);
-        let (result, now) = shared.enter(f, nanos(shared.config.coalesce), false)?;
+        let (result, now) = shared.enter(now, f, nanos(shared.config.coalesce), false)?;
         presence.until = now;
         Ok(result)
     }
@@ -453,18 +453,24 @@ impl Shared {
 
     /// Locks the engine for a caller that is not the lane's thread. With `in_order`, deferred
     /// packets leave before `f` runs: one may be the last acknowledgement of a QP that `f`
-    /// destroys. Also returns the latest clock reading.
+    /// destroys. `now` has just been read. Also returns the latest clock reading.
     fn enter<R>(
         &self,
+        mut now: Time,
         f: impl FnOnce(&mut Nic, Time) -> R,
         coalesce_ns: u64,
         in_order: bool,
     ) -> Result<(R, Time), LaneError> {
         let mut engine = match self.try_lock()? {
             Some(engine) => engine,
-            None => self.lock_contended()?,
+            None => {
+                let engine = self.lock_contended()?;
+                now = self.now();
+                engine
+            }
         };
-        let mut now = engine.advance(self.now());
+        now = engine.advance(now);
+        engine.heed_faults();
         if in_order && engine.has_deferred() {
             engine.send_deferred(now);
         }

@@ -10,6 +10,10 @@ use crate::time::Time;
 use crate::transport::max_stride;
 use crate::types::{QpState, RecvWr, SendOp, SendWr, SrqId};
 
+/// Longest request that is carried out within the call that posts it. Longer ones take turns with
+/// those of other QPs, and a caller that posts many does not keep the engine from others.
+const AT_ONCE: u32 = 4096;
+
 impl Nic {
     /// Adds a send request to a QP's queue.
     pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
@@ -24,9 +28,23 @@ impl Nic {
             qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
         } else if qp.core.descriptor.annotated {
             self.annotate(slot, now, wr);
+        } else if qp.core.peer_memory.is_some() && len <= AT_ONCE {
+            self.carry_out(slot, now);
         }
         self.after(slot);
         Ok(())
+    }
+
+    /// A short request was posted on a QP that may write memory of its peer. If nothing is before
+    /// it, it is carried out within the call: it waits for no turn, and no port is asked for space.
+    #[inline(never)]
+    fn carry_out(&mut self, slot: u32, now: Time) {
+        let Some(qp) = self.qps[slot as usize].as_mut() else { return };
+        if !qp.standing.is_idle() || qp.moving.hold.is_deaf() {
+            return;
+        }
+        let Qp { core, transport, .. } = &mut **qp;
+        transport.carry_out(core, &mut self.shared.cx(&self.config, now));
     }
 
     /// A request was posted with fields that most transports lack. Out of line, to keep the common

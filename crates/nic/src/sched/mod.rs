@@ -47,6 +47,14 @@ pub(crate) struct Standing {
     pub(crate) paced: bool,
 }
 
+impl Standing {
+    /// Neither has it something to send, nor does anything hold it back.
+    #[inline]
+    pub(crate) fn is_idle(self) -> bool {
+        !(self.queued || self.waiting || self.paced)
+    }
+}
+
 /// The schedule of a NIC. QPs are named by their slots.
 #[derive(Debug)]
 pub(crate) struct Scheduler {

@@ -112,6 +112,11 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx, deadline);
     }
 
+    /// A request was posted: carries it out without a packet, if that is possible now.
+    fn carry_out(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        let _ = (core, cx);
+    }
+
     /// Retransmits what is not acknowledged. For reliable transports.
     fn resend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let _ = (core, cx);

@@ -14,6 +14,7 @@ use crate::rate::RateControl;
 use crate::tx::{Burst, TxCaps};
 use crate::types::*;
 
+mod direct;
 mod groups;
 mod gsi;
 mod keepalive;

@@ -167,6 +167,10 @@ impl<const SERVICE: u8> Transport for Rc<SERVICE> {
         self.requester.handle_timeout(core, cx);
     }
 
+    fn carry_out(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.requester.carry_out(core, cx);
+    }
+
     fn resend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.requester.resend(core, cx);
     }

@@ -387,6 +387,18 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         Step::Sent(0)
     }
 
+    /// Carries out a request that was just posted, if it is the only one and can be copied into the
+    /// peer's memory.
+    pub(super) fn carry_out(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        let number = self.cursor;
+        let is_only = core.sq.head() == number && core.sq.tail() == number + 1;
+        let is_new = number >= self.started && self.has_work(core) && !core.sq.is_local(number);
+        if is_only && is_new && cx.memory.is_direct {
+            // If it is not possible, nothing has changed, and the request waits for its turn.
+            let _ = self.write_directly(core, cx, number);
+        }
+    }
+
     /// Copies a WRITE, or the next part of one, into the peer's memory, if the peer allows it and
     /// everything before is done. Otherwise it returns `None`: packets carry the request, all of
     /// it, and show whether the peer still exists.
