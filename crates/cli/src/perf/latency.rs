@@ -17,8 +17,10 @@ use crate::interrupt;
 const WARM_UP: u64 = 2000;
 /// Receives are reposted in batches of this size.
 const REPOST_AT: usize = 64;
-/// How often memory is looked at between two polls: a few nanoseconds each.
+/// How often memory is looked at between two polls if packets carry messages: a nanosecond each.
 const LOOKS: usize = 32;
+/// The same if messages come without polls, because the peer writes memory directly.
+const DIRECT_LOOKS: usize = 1024;
 /// The longest latency that the histogram can record.
 const MAX_NS: u64 = 60_000_000_000;
 
@@ -43,11 +45,14 @@ pub(crate) fn client(
         game.exchange()?;
     }
     let (start, duration) = (Instant::now(), rig.spec.duration);
-    let mut before = start;
     let mut intervals = Intervals::new(watch, start).map(Intervals::with_times);
+    let mut before = Instant::now();
+    game.strike()?;
     loop {
-        game.exchange()?;
+        game.await_peer(None)?;
         let after = Instant::now();
+        // Recorded while the next message is under way.
+        game.strike()?;
         let nanos = (after - before).as_nanos() as u64 / per_exchange;
         histogram.saturating_record(nanos);
         before = after;
@@ -60,6 +65,7 @@ pub(crate) fn client(
             None => histogram.len() >= rig.spec.iters,
         };
         if over || interrupted {
+            game.await_peer(None)?;
             let intervals = intervals.map(Intervals::finish).unwrap_or_default();
             let test = Circumstances { intervals, interrupted, ends: None };
             return Ok(LatencyRow::new(bytes, &histogram, test));
@@ -111,6 +117,8 @@ struct Game<'a> {
     consumed: usize,
     /// Signaled requests that have completed. READs and atomics are all signaled.
     completed: u64,
+    /// How often to look for a message before the next poll.
+    looks: usize,
 }
 
 impl<'a> Game<'a> {
@@ -130,6 +138,7 @@ impl<'a> Game<'a> {
             arrived: 0,
             consumed: 0,
             completed: 0,
+            looks: LOOKS,
         }
     }
 
@@ -164,7 +173,8 @@ impl<'a> Game<'a> {
         loop {
             // Checking first saves a poll if the message came with the previous one. A peer may
             // also write memory without a packet that a poll would find.
-            if (0..LOOKS).any(|_| self.has_arrived()) {
+            if let Some(look) = (0..self.looks).find(|_| self.has_arrived()) {
+                self.looks = if look > 0 { DIRECT_LOOKS } else { LOOKS };
                 self.received += 1;
                 self.poller.progressed();
                 return Ok(true);
