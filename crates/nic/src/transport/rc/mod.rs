@@ -7,6 +7,7 @@
 //! queue ([`requester`]), the responder carries out the peer's requests ([`responder`]).
 
 mod acks;
+mod direct;
 mod extended;
 mod requester;
 mod resources;
