@@ -75,7 +75,7 @@ static void operations(bowline_comm *comm) {
 static void reports(bowline_comm *comm) {
   enum { COUNT = 50000 };
   static float data[COUNT];
-  /* The first operation of a kind has no deadline. After losses comes an encoded one, which is another kind. */
+  /* The first operation is only measured: it has no deadline. */
   int bounded = 0;
   for (int turn = 0; turn < 4; turn++) {
     for (int i = 0; i < COUNT; i++) data[i] = 1;
