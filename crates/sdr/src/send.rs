@@ -243,11 +243,12 @@ impl Sender {
         let message = self.message(handle)?;
         let mut dropped = message.waiting.drain(..).count() as u32;
         // Usually all of it has left. The queues hold the pieces of all messages under way.
-        let queues = if message.outstanding > dropped { 2 } else { 0 };
-        for queue in [&mut self.ready, &mut self.urgent].into_iter().take(queues) {
-            let before = queue.len();
-            queue.retain(|piece| piece.message != handle.0);
-            dropped += (before - queue.len()) as u32;
+        if message.outstanding > dropped {
+            for queue in [&mut self.ready, &mut self.urgent] {
+                let before = queue.len();
+                queue.retain(|piece| piece.message != handle.0);
+                dropped += (before - queue.len()) as u32;
+            }
         }
         self.message(handle)?.outstanding -= dropped;
         self.end(handle)

@@ -65,7 +65,10 @@ pub(crate) fn client(
             None => histogram.len() >= rig.spec.iters,
         };
         if over || interrupted {
-            game.await_peer(None)?;
+            // After Ctrl-C in a terminal that both ends share, the peer may answer no more.
+            if !interrupted {
+                game.await_peer(None)?;
+            }
             let intervals = intervals.map(Intervals::finish).unwrap_or_default();
             let test = Circumstances { intervals, interrupted, ends: None };
             return Ok(LatencyRow::new(bytes, &histogram, test));
