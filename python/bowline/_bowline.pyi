@@ -59,6 +59,10 @@ class Report:
     def is_cut(self) -> bool:
         """Whether there are more of them."""
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the data was sent encoded (see `recovery`). Then `missing` are ranges of the encoded data."""
+
 @final
 class Communicator:
     """A group of programs that do collective operations together.
@@ -81,7 +85,7 @@ class Communicator:
         window_bytes: int | None = None,
         deadline: _Deadline | None = None,
         max_loss: float | None = None,
-        recovery: bool = False,
+        recovery: bool | None = None,
         multicast: bool = False,
     ) -> Self:
         """Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or Slurm give
@@ -96,8 +100,9 @@ class Communicator:
         "adaptive" follows how long such operations have taken, "paper" by OptiNIC's rule. For long links there are
         SDR's schemes, "sr-nack", "ec-mds" and "auto", with at most `window_bytes` on their way to a rank [4 MiB].
 
-        With `recovery` what is reduced over XP travels encoded: a lost packet costs all elements of some regions a little,
-        instead of some elements everything. It is for long f32, bf16 and f16 arrays, summed or averaged.
+        Data that is reduced over XP can travel encoded: a lost packet then costs all elements of some regions a little,
+        instead of some elements everything. That is for long f32, bf16 and f16 arrays, summed or averaged. It happens
+        while operations end with missing bytes, on all ranks alike; with `recovery=True` always, with False never.
 
         With `multicast` broadcasts over RC among three ranks or more go by multicast, which takes a second ring of
         memory for each rank."""
@@ -118,7 +123,7 @@ class Communicator:
         window_bytes: int | None = None,
         deadline: _Deadline | None = None,
         max_loss: float | None = None,
-        recovery: bool = False,
+        recovery: bool | None = None,
         multicast: bool = False,
     ) -> Self:
         """Meets the other ranks of a job in a store, e.g. "file:///shared/dir" or "redis://host"."""
@@ -138,7 +143,7 @@ class Communicator:
         window_bytes: int | None = None,
         deadline: _Deadline | None = None,
         max_loss: float | None = None,
-        recovery: bool = False,
+        recovery: bool | None = None,
         multicast: bool = False,
     ) -> Self:
         """Meets the other ranks at rank 0, which listens at "host:port"."""
@@ -158,7 +163,7 @@ class Communicator:
         window_bytes: int | None = None,
         deadline: _Deadline | None = None,
         max_loss: float | None = None,
-        recovery: bool = False,
+        recovery: bool | None = None,
         multicast: bool = False,
     ) -> Self:
         """Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all ranks, in the order

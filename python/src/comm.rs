@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bowline::rendezvous::{self, Meeting};
 use bowline::{
-    Bounds, CommOptions, CommTransport, Deadline, Device, Error, Pd, Rank, TimeoutRule,
+    Bounds, CommOptions, CommTransport, Deadline, Device, Error, Pd, Rank, Recovery, TimeoutRule,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
@@ -37,7 +37,7 @@ impl Options {
     /// By the keywords that `bowline.Communicator` has for it.
     fn new(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
         let mut options = Options { device: None, comm: CommOptions::default() };
-        let (mut limit, mut max_loss, mut recovery) = (Deadline::Never, 0.0, false);
+        let (mut limit, mut max_loss, mut recovery) = (Deadline::Never, 0.0, Recovery::Auto);
         for (name, value) in keywords.into_iter().flatten() {
             let (name, comm) = (name.extract::<String>()?, &mut options.comm);
             if value.is_none() {
@@ -55,7 +55,10 @@ impl Options {
                 }
                 "deadline" => limit = deadline(&value)?,
                 "max_loss" => max_loss = value.extract()?,
-                "recovery" => recovery = value.extract()?,
+                "recovery" => {
+                    let always = value.extract::<bool>()?;
+                    recovery = if always { Recovery::Always } else { Recovery::Never };
+                }
                 "multicast" => comm.multicast = value.extract()?,
                 _ => return Err(Trouble::invalid(format!("there is no option {name}")).into()),
             }

@@ -154,6 +154,7 @@ pub(crate) struct Report {
     deadline: Option<f64>,
     missing: Vec<(u32, usize, usize)>,
     is_cut: bool,
+    is_encoded: bool,
 }
 
 impl Report {
@@ -168,6 +169,7 @@ impl Report {
             deadline: report.deadline_ns.map(seconds),
             missing: missing.collect(),
             is_cut: report.is_cut,
+            is_encoded: report.encoded.is_some(),
         }
     }
 }

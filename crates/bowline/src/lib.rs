@@ -79,7 +79,7 @@ pub use async_cq::AsyncCq;
 pub use bowline_collective::timeout::Rule as TimeoutRule;
 pub use bowline_collective::{
     Algorithm, Bounds, Cause, DataType, Deadline, Failure as CollectiveFailure, Hosts,
-    InvalidRequest, Missing, Operation, Rank, ReduceOp, Report, Request, SdrScheme,
+    InvalidRequest, Missing, Operation, Rank, Recovery, ReduceOp, Report, Request, SdrScheme,
     UnknownAlgorithm, replay_allreduce,
 };
 pub use bowline_device::{

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bowline::rendezvous::{self, Meeting};
 use bowline::{
-    Bounds, CommOptions, CommTransport, Communicator, Deadline, Device, Error, Pd, SdrScheme,
-    TimeoutRule,
+    Bounds, CommOptions, CommTransport, Communicator, Deadline, Device, Error, Pd, Recovery,
+    SdrScheme, TimeoutRule,
 };
 
 use crate::memory::{give, object, string};
@@ -46,8 +46,9 @@ pub struct bowline_comm_options {
     pub max_loss: f64,
     /// Maximum bytes in flight to a rank (default: 1 MiB, and 4 MiB over SR, EC and AUTO).
     pub window_bytes: u32,
-    /// Over XP: 1 to send data to be reduced in encoded form, so that a lost packet slightly
-    /// degrades all elements of some regions (default: 0).
+    /// Over XP: when to send data to be reduced in encoded form, so that a lost packet slightly
+    /// degrades all elements of some regions: BOWLINE_RECOVERY_AUTO, BOWLINE_RECOVERY_ALWAYS or
+    /// BOWLINE_RECOVERY_NEVER (default: BOWLINE_RECOVERY_AUTO).
     pub recovery: u32,
     /// Over RC: 1 to multicast broadcasts, which takes a second ring for each rank (default: 0).
     /// With fewer than three ranks, or if packets are sealed, broadcasts are not multicast.
@@ -64,6 +65,13 @@ pub const BOWLINE_SR_NACK: u32 = 2;
 pub const BOWLINE_EC_MDS: u32 = 3;
 /// Operations use SDR, which chooses one of the two schemes for each message.
 pub const BOWLINE_AUTO: u32 = 4;
+
+/// Data is encoded while operations end with missing bytes, on all ranks alike.
+pub const BOWLINE_RECOVERY_AUTO: u32 = 0;
+/// Data is always encoded.
+pub const BOWLINE_RECOVERY_ALWAYS: u32 = 1;
+/// Data is never encoded.
+pub const BOWLINE_RECOVERY_NEVER: u32 = 2;
 
 /// A deadline that adapts to how long such operations have taken.
 pub const BOWLINE_ADAPTIVE: f64 = -1.0;
@@ -332,7 +340,16 @@ impl Options {
             given => Deadline::After(seconds(given, Duration::ZERO, "deadline_s")?),
         };
         let share = given.max_loss;
-        let recovery = given.recovery != 0;
+        let recovery = match given.recovery {
+            BOWLINE_RECOVERY_AUTO => Recovery::Auto,
+            BOWLINE_RECOVERY_ALWAYS => Recovery::Always,
+            BOWLINE_RECOVERY_NEVER => Recovery::Never,
+            other => {
+                return Err(Trouble::caller(format!(
+                    "unknown recovery {other}: use BOWLINE_RECOVERY_AUTO, _ALWAYS or _NEVER (0 to 2)"
+                )));
+            }
+        };
         comm.bounds = Bounds::new(deadline, share)
             .map(|bounds| Bounds { recovery, ..bounds })
             .ok_or_else(|| {

@@ -126,6 +126,9 @@ pub struct bowline_report {
     pub ranges: usize,
     /// 1 if more ranges are missing than that, and 0 otherwise.
     pub is_cut: i32,
+    /// 1 if the data was sent in encoded form, and 0 otherwise. Then ranges refer to the encoded
+    /// data.
+    pub is_encoded: i32,
 }
 
 /// A range of the output that lacks the contribution of a rank.
@@ -163,6 +166,7 @@ pub unsafe extern "C" fn bowline_work_report(
             deadline_ns: ended.deadline_ns.unwrap_or(0),
             ranges: ended.missing.len(),
             is_cut: ended.is_cut.into(),
+            is_encoded: ended.encoded.is_some().into(),
         };
         // SAFETY: upheld by the caller.
         unsafe { report.write(said) };

@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     operations(comm);
     bowline_comm_free(comm);
     /* Something may be missing now, and reports say what. */
-    options.deadline_s = BOWLINE_ADAPTIVE, options.max_loss = 0.01, options.recovery = 1;
+    options.deadline_s = BOWLINE_ADAPTIVE, options.max_loss = 0.01, options.recovery = BOWLINE_RECOVERY_ALWAYS;
     OK(bowline_comm_in_store(argv[2], "bounded", me, 3, &options, &comm));
     reports(comm);
     bowline_comm_free(comm);

@@ -20,6 +20,20 @@ pub enum Deadline {
     Adaptive(Rule),
 }
 
+/// Whether data to be reduced is sent encoded, so that a lost packet slightly degrades all elements:
+/// see [`Encoding`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Recovery {
+    /// Never.
+    #[default]
+    Never,
+    /// While operations of the group end with missing bytes. All ranks decide alike, from what each
+    /// of them reports after each such operation.
+    Auto,
+    /// Always.
+    Always,
+}
+
 /// What an operation guarantees about its completion. All ranks must use the same bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bounds {
@@ -31,9 +45,9 @@ pub struct Bounds {
     /// Data that becomes the result of an allreduce on several ranks is never lost, so that all of
     /// them have the same result.
     pub equal_replicas: bool,
-    /// Data to be reduced is sent encoded where possible: see
+    /// When data to be reduced is sent encoded, where that is possible: see
     /// [`Request::recovery`](crate::Request::recovery).
-    pub recovery: bool,
+    pub recovery: Recovery,
 }
 
 impl Bounds {
@@ -42,15 +56,16 @@ impl Bounds {
         deadline: Deadline::Never,
         max_loss_ppm: 0,
         equal_replicas: true,
-        recovery: false,
+        recovery: Recovery::Never,
     };
 
-    /// Bounds with a deadline and the maximum share of missing bytes, e.g. 0.01 for 1 %. `None` if
-    /// the share is not between 0 and 1.
+    /// Bounds with a deadline and the maximum share of missing bytes, e.g. 0.01 for 1 %, and
+    /// [`Recovery::Auto`]. `None` if the share is not between 0 and 1.
     pub fn new(deadline: Deadline, max_loss: f64) -> Option<Bounds> {
         let valid = (0.0..=1.0).contains(&max_loss);
         let max_loss_ppm = (max_loss * 1e6) as u32;
-        valid.then_some(Bounds { deadline, max_loss_ppm, ..Bounds::EXACT })
+        let recovery = Recovery::Auto;
+        valid.then_some(Bounds { deadline, max_loss_ppm, recovery, ..Bounds::EXACT })
     }
 
     /// How many of this many bytes may be missing.

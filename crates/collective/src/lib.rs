@@ -23,7 +23,7 @@ pub mod schedule;
 pub mod timeout;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
-pub use bounds::{Bounds, Deadline, Missing, Report};
+pub use bounds::{Bounds, Deadline, Missing, Recovery, Report};
 pub use bowline_codes::reduce::{DataType, ReduceOp};
 pub use encoding::Encoding;
 pub use engine::{Cause, Engine, EngineConfig, Failure, OpId};

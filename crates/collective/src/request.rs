@@ -3,7 +3,7 @@
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::algorithm::{self, Algorithm};
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Deadline, Recovery};
 use crate::encoding::Encoding;
 use crate::hosts::Hosts;
 use crate::schedule::{Schedule, ScheduleOf};
@@ -154,7 +154,7 @@ pub struct Request {
     pub in_place: bool,
     /// Data to be reduced is sent encoded, so that a lost packet slightly degrades all elements:
     /// see [`Encoding`]. Only `direct` supports this, for sums and averages of long tensors.
-    pub recovery: bool,
+    pub recovery: Recovery,
 }
 
 /// Why a request is invalid.
@@ -237,7 +237,7 @@ impl Request {
             op: ReduceOp::Sum,
             algorithm: Algorithm::Auto,
             in_place: false,
-            recovery: false,
+            recovery: Recovery::Never,
         }
     }
 
@@ -251,7 +251,7 @@ impl Request {
     }
 
     /// Compiles the schedule of a rank in a group. Messages have at most `chunk_bytes`, a multiple
-    /// of 8.
+    /// of 8. With [`Recovery::Auto`], the schedule includes an encoded one if there is one.
     pub fn compile(
         &self,
         rank: Rank,
@@ -261,9 +261,31 @@ impl Request {
         let ranks = hosts.ranks();
         self.check(rank, ranks)?;
         let algorithm = self.algorithm_for(hosts)?;
+        let schedule = self.compile_as(algorithm, rank, hosts, chunk_bytes);
+        if self.recovery != Recovery::Auto {
+            return Ok(schedule);
+        }
+        let encoded = Request { recovery: Recovery::Always, ..self.clone() };
+        Ok(match encoded.encoding(algorithm, ranks, chunk_bytes) {
+            None => schedule,
+            Some(_) => {
+                let encoded = encoded.compile_as(algorithm, rank, hosts, chunk_bytes);
+                schedule.with_encoded(encoded)
+            }
+        })
+    }
+
+    fn compile_as(
+        &self,
+        algorithm: Algorithm,
+        rank: Rank,
+        hosts: &Hosts,
+        chunk_bytes: usize,
+    ) -> Schedule {
+        let ranks = hosts.ranks();
         let builder = algorithm::compile(self, algorithm, rank, hosts, chunk_bytes);
         let grid = hosts.grid().filter(|_| algorithm == Algorithm::TwoLevel);
-        Ok(builder.build(ScheduleOf {
+        builder.build(ScheduleOf {
             dtype: self.dtype,
             op: self.op,
             ranks,
@@ -271,7 +293,7 @@ impl Request {
             fingerprint: self.fingerprint(algorithm, hosts),
             encoding: self.encoding(algorithm, ranks, chunk_bytes),
             grid: grid.cloned(),
-        }))
+        })
     }
 
     /// The algorithm that the ranks of a group use.
@@ -279,7 +301,7 @@ impl Request {
         let known = algorithm::known(&self.operation);
         match self.algorithm {
             // Choose as if all ranks were on one host: only `direct` encodes.
-            Algorithm::Auto if self.recovery => {
+            Algorithm::Auto if self.recovery == Recovery::Always => {
                 let alike = Hosts::one(hosts.ranks());
                 Ok(algorithm::choose(&self.operation, self.dtype.size(), &alike))
             }
@@ -301,8 +323,15 @@ impl Request {
     /// itself a replica of the result.
     pub fn with_bounds(&self, bounds: &Bounds, hosts: &Hosts) -> Result<Request, InvalidRequest> {
         let is_exact = bounds.max_loss_ppm == 0;
+        let recovery = match (self.recovery, bounds.recovery) {
+            // Nothing can be missing.
+            (Recovery::Never, Recovery::Auto) if is_exact || bounds.deadline == Deadline::Never => {
+                Recovery::Never
+            }
+            (Recovery::Never, recovery) | (recovery, _) => recovery,
+        };
         // Only `direct` encodes.
-        let may_be_sums = !bounds.recovery;
+        let may_be_sums = recovery != Recovery::Always;
         let algorithm = match (self.algorithm, self.algorithm_for(hosts)?) {
             (Algorithm::Auto, Algorithm::Exchange) if is_exact => Algorithm::Exchange,
             (Algorithm::Auto, Algorithm::TwoLevel) if may_be_sums => Algorithm::TwoLevel,
@@ -316,9 +345,10 @@ impl Request {
         let operation = self.operation.name();
         let pairwise = matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. });
         match algorithm {
-            Algorithm::TwoLevel if may_be_sums => Ok(Request { algorithm, ..self.clone() }),
+            Algorithm::TwoLevel if may_be_sums => {
+                Ok(Request { algorithm, recovery: Recovery::Never, ..self.clone() })
+            }
             Algorithm::Direct | Algorithm::Exchange if !pairwise => {
-                let recovery = self.recovery || bounds.recovery;
                 Ok(Request { algorithm, recovery, ..self.clone() })
             }
             _ => Err(InvalidRequest::Unbounded { operation, algorithm }),
@@ -332,7 +362,7 @@ impl Request {
         ranks: u32,
         chunk_bytes: usize,
     ) -> Option<Encoding> {
-        if !self.recovery || algorithm != Algorithm::Direct || ranks < 2 {
+        if self.recovery != Recovery::Always || algorithm != Algorithm::Direct || ranks < 2 {
             return None;
         }
         let elements = match self.operation {
@@ -389,7 +419,7 @@ impl Request {
             Operation::Barrier => (9, 0, 0),
             Operation::Send { count, .. } | Operation::Recv { count, .. } => (10, count, 0),
         };
-        let how = [self.dtype as u64, self.op as u64, algorithm as u64, self.recovery.into()];
+        let how = [self.dtype as u64, self.op as u64, algorithm as u64, self.recovery as u64];
         // Ranks that disagree about hosts would send different bytes.
         let places = hosts.grid().filter(|_| algorithm == Algorithm::TwoLevel);
         let places = places.into_iter().flat_map(|grid| {

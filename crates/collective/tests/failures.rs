@@ -4,13 +4,14 @@ mod router;
 
 use bowline_collective::engine::Arrival;
 use bowline_collective::{
-    Algorithm, Bounds, Cause, DataType, Engine, EngineConfig, Failure, Hosts, Operation, Request,
+    Algorithm, Bounds, Cause, DataType, Deadline, Engine, EngineConfig, Failure, Hosts, Operation,
+    Request,
 };
 use bowline_nic::Time;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use router::values::bytes;
-use router::{HEARTBEAT_NS, LIMIT_NS, Shape, World};
+use router::{HEARTBEAT_NS, LIMIT_NS, REORDER_NS, Shape, World};
 
 fn shape(ranks: u32, seed: u64) -> Shape {
     Shape { ranks, chunk_bytes: 64, slots: 3, inline_bytes: 8, seed }
@@ -251,5 +252,54 @@ fn garbage_is_an_error_and_no_more() {
         let (_, result) = engine.poll_done().expect("it ends");
         assert!(result.is_err(), "seed {seed}");
         assert_eq!(engine.poll_timeout(), None);
+    }
+}
+
+/// Two ranks, of which the first is two operations ahead: the third waits for a report of the other.
+fn one_rank_ahead() -> (World, Request, Bounds) {
+    let shape = Shape { ranks: 2, chunk_bytes: 64 << 10, slots: 3, inline_bytes: 0, seed: 1 };
+    let mut world = World::new(shape);
+    let soon = Deadline::After(std::time::Duration::from_nanos(1));
+    let bounds = Bounds::new(soon, 1.0).unwrap();
+    let request = Request {
+        algorithm: Algorithm::Direct,
+        ..Request::new(Operation::ReduceScatter { count: 16_384 })
+    };
+    let request = request.with_bounds(&bounds, &Hosts::one(2)).unwrap();
+    for _ in 0..4 {
+        world.submit_with(0, &request, ones(2 * 16_384), Some(bounds));
+    }
+    for _ in 0..50 {
+        world.run_for(1000);
+        world.pass(10 * REORDER_NS);
+    }
+    assert_eq!(world.nodes[0].results.len(), 2, "the third waits");
+    (world, request, bounds)
+}
+
+#[test]
+fn an_operation_that_waits_for_reports_goes_on_when_they_come() {
+    let (mut world, request, bounds) = one_rank_ahead();
+    for _ in 0..4 {
+        world.submit_with(1, &request, ones(2 * 16_384), Some(bounds));
+    }
+    world.finish();
+    for node in &world.nodes {
+        assert!(node.results.values().all(Result::is_ok) && node.results.len() == 4);
+    }
+}
+
+#[test]
+fn an_operation_that_waits_for_reports_fails_with_their_rank() {
+    for cause in [Cause::Left, Cause::Unreachable, Cause::Late] {
+        let (mut world, ..) = one_rank_ahead();
+        match cause {
+            Cause::Left => world.nodes[1].engine.leave(Time::ZERO),
+            Cause::Unreachable => world.kill(1),
+            _ => {}
+        }
+        world.finish();
+        let failed = world.nodes[0].results.values().filter_map(|result| result.err());
+        assert_eq!(failed.collect::<Vec<_>>(), [Failure { rank: 1, cause }; 2]);
     }
 }

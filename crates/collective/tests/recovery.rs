@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bowline_codes::hadamard::distortion;
 use bowline_collective::{
-    Algorithm, Bounds, DataType, Deadline, Encoding, Hosts, Missing, OpId, Operation, ReduceOp,
-    Report, Request, replay_allreduce,
+    Algorithm, Bounds, DataType, Deadline, Encoding, Hosts, Missing, OpId, Operation, Recovery,
+    ReduceOp, Report, Request, replay_allreduce,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -54,7 +54,7 @@ fn run(request: &Request, loss: f64, seed: u64) -> Outcome {
     Outcome { inputs, outputs, reports }
 }
 
-fn request(operation: Operation, recovery: bool) -> Request {
+fn request(operation: Operation, recovery: Recovery) -> Request {
     Request { algorithm: Algorithm::Direct, recovery, ..Request::new(operation) }
 }
 
@@ -72,7 +72,7 @@ fn without_loss_results_are_those_of_plain_tensors() {
                     let request = request(operation.clone(), recovery);
                     run(&Request { op, in_place, ..request }, 0.0, seed as u64)
                 };
-                let (plain, encoded) = (of(false), of(true));
+                let (plain, encoded) = (of(Recovery::Never), of(Recovery::Always));
                 assert!(encoded.reports.iter().all(|report| report.encoded.is_some()));
                 for (plain, encoded) in plain.outputs.iter().zip(&encoded.outputs) {
                     assert_ne!(plain, encoded, "it is rounded elsewhere");
@@ -86,10 +86,12 @@ fn without_loss_results_are_those_of_plain_tensors() {
 
 #[test]
 fn what_cannot_be_encoded_travels_as_it_is() {
-    let short = run(&request(Operation::Allreduce { count: 100 }, true), 0.0, 1);
+    let short = run(&request(Operation::Allreduce { count: 100 }, Recovery::Always), 0.0, 1);
     assert_eq!(short.reports[0].encoded, None);
-    let most =
-        Request { op: ReduceOp::Max, ..request(Operation::Allreduce { count: 20_000 }, true) };
+    let most = Request {
+        op: ReduceOp::Max,
+        ..request(Operation::Allreduce { count: 20_000 }, Recovery::Always)
+    };
     assert_eq!(run(&most, 0.0, 1).reports[0].encoded, None);
 }
 
@@ -98,7 +100,7 @@ fn an_encoded_operation_that_loses_can_be_replayed() {
     let count = 65_536;
     let mut lossy = 0;
     for seed in 0..6 {
-        let got = run(&request(Operation::Allreduce { count }, true), 0.3, seed);
+        let got = run(&request(Operation::Allreduce { count }, Recovery::Always), 0.3, seed);
         lossy += usize::from(got.reports.iter().any(|report| report.missing_bytes > 0));
         assert!(got.outputs.windows(2).all(|pair| pair[0] == pair[1]), "replicas are equal");
         let inputs: Vec<&[u8]> = got.inputs.iter().map(Vec::as_slice).collect();
@@ -131,4 +133,60 @@ fn what_is_lost_is_spread() {
     let (plain, spread) = (far(None), far(Some((encoding, 7))));
     assert!((0.5..2.0).contains(&(spread.nmse / plain.nmse)), "{plain:?}, {spread:?}");
     assert!(2.0 * spread.worst < plain.worst, "{plain:?}, {spread:?}");
+}
+
+/// Runs an allreduce again and again on all ranks, with losses at times. Returns which of them were
+/// encoded.
+fn repeat(recovery: Recovery, losses: &[f64]) -> Vec<bool> {
+    let shape = Shape { ranks: RANKS, chunk_bytes: 8192, slots: 2, inline_bytes: 0, seed: 3 };
+    let mut world = World::new(shape);
+    let bounds = Bounds::new(Deadline::After(Duration::from_nanos(1000)), 1.0).unwrap();
+    let bounds = Bounds { recovery, ..bounds };
+    let request = request(Operation::Allreduce { count: 16_384 }, Recovery::Never);
+    let request = request.with_bounds(&bounds, &Hosts::one(RANKS)).unwrap();
+    let turn = |loss: &f64| {
+        world.loss = *loss;
+        let input = numbers(&mut ChaCha8Rng::seed_from_u64(1), 16_384);
+        let submit = |rank| world.submit_with(rank, &request, input.clone(), Some(bounds));
+        let ops: Vec<OpId> = (0..RANKS).map(submit).collect();
+        // Where something is lost, the deadline passes before everything has arrived.
+        match *loss == 0.0 {
+            true => world.settle(),
+            false => world.run_for(4000),
+        }
+        world.pass(1000);
+        world.finish();
+        let reports = world.nodes.iter().zip(&ops).map(|(node, op)| &node.reports[op]);
+        let encoded: Vec<_> = reports.map(|report| report.encoded).collect();
+        assert!(encoded.windows(2).all(|pair| pair[0] == pair[1]), "all ranks decide alike");
+        encoded[0].is_some()
+    };
+    losses.iter().map(turn).collect()
+}
+
+#[test]
+fn data_is_encoded_while_some_is_missing() {
+    let losses = [[0.0; 4], [0.3; 4]].concat();
+    let encoded = repeat(Recovery::Auto, &losses);
+    let mut expected = vec![false; 6];
+    expected.extend([true; 2]);
+    assert_eq!(encoded, expected, "from the second operation after the first that lost data");
+    let after = [vec![0.3; 4], vec![0.0; 40]].concat();
+    let encoded = repeat(Recovery::Auto, &after);
+    assert!(encoded[3] && !encoded[43], "{encoded:?}");
+    assert_eq!(repeat(Recovery::Never, &[0.3; 4]), [false; 4]);
+    assert_eq!(repeat(Recovery::Always, &[0.0; 2]), [true; 2]);
+}
+
+#[test]
+fn what_loses_nothing_is_not_encoded_automatically() {
+    let request = request(Operation::Allreduce { count: 65_536 }, Recovery::Never);
+    let recovery_with = |deadline, loss| {
+        let bounds = Bounds::new(deadline, loss).unwrap();
+        request.with_bounds(&bounds, &Hosts::one(RANKS)).unwrap().recovery
+    };
+    let soon = Deadline::After(Duration::from_millis(1));
+    assert_eq!(recovery_with(soon, 0.01), Recovery::Auto);
+    assert_eq!(recovery_with(soon, 0.0), Recovery::Never);
+    assert_eq!(recovery_with(Deadline::Never, 0.01), Recovery::Never);
 }

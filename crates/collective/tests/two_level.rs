@@ -10,7 +10,7 @@ use bowline_collective::schedule::Action;
 use bowline_collective::timeout::Rule;
 use bowline_collective::{
     Algorithm, Bounds, Cause, DataType, Deadline, Failure, Hosts, InvalidRequest, Operation,
-    ReduceOp, Request, replay_two_level,
+    Recovery, ReduceOp, Request, replay_two_level,
 };
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -188,7 +188,7 @@ fn what_is_encoded_stays_direct() {
     let auto = Request { algorithm: Algorithm::Auto, ..request(100_000) };
     let lossy = Bounds::new(Deadline::Adaptive(Rule::Margin), 0.01).unwrap();
     let timed = Bounds { max_loss_ppm: 0, ..lossy };
-    let encoded = Bounds { recovery: true, ..Bounds::EXACT };
+    let encoded = Bounds { recovery: Recovery::Always, ..Bounds::EXACT };
     assert_eq!(auto.algorithm_for(&hosts), Ok(Algorithm::TwoLevel));
     let with = |bounds: &Bounds| auto.with_bounds(bounds, &hosts).map(|request| request.algorithm);
     for bounds in [Bounds::EXACT, lossy, timed] {
@@ -197,7 +197,7 @@ fn what_is_encoded_stays_direct() {
     assert_eq!(with(&encoded), Ok(Algorithm::Direct));
     let named = request(100_000).with_bounds(&encoded, &hosts);
     assert!(matches!(named, Err(InvalidRequest::Unbounded { .. })), "{named:?}");
-    let recovery = Request { recovery: true, ..auto };
+    let recovery = Request { recovery: Recovery::Always, ..auto };
     assert_eq!(recovery.algorithm_for(&hosts), Ok(Algorithm::Direct));
 }
 

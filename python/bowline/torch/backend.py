@@ -29,8 +29,9 @@ class Options:
     deadline: float | str | None = None
     #: Share of what a rank should receive that may be missing over XP.
     max_loss: float = 0.0
-    #: Over XP, what is reduced travels encoded: a lost packet costs all elements of some regions a little.
-    recovery: bool = False
+    #: Over XP, what is reduced travels encoded, so that a lost packet costs all elements of some regions a little: True for
+    #: always, False for never, None for while operations end with missing bytes.
+    recovery: bool | None = None
     #: Over RC, broadcasts among three ranks or more go by multicast, which takes a second ring for each rank.
     multicast: bool = False
     #: Bytes on their way to a rank at most [1 MiB, and 4 MiB over "sr-nack", "ec-mds" and "auto"].

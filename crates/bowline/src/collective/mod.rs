@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bowline_collective::{
-    Algorithm, Bounds, GroupConfig, Hosts, InvalidRequest, Memory, Piece, Rank, Request, Schedule,
-    SdrScheme,
+    Algorithm, Bounds, GroupConfig, Hosts, InvalidRequest, Memory, Piece, Rank, Recovery, Request,
+    Schedule, SdrScheme,
 };
 
 use crate::multicast::PortGroup;
@@ -337,7 +337,8 @@ impl Communicator {
         input: Option<&Tensor>,
         output: Option<&Tensor>,
     ) -> Result<Work, Error> {
-        let bounds = Bounds { max_loss_ppm: 0, recovery: false, ..self.shared.options.bounds };
+        let bounds =
+            Bounds { max_loss_ppm: 0, recovery: Recovery::Never, ..self.shared.options.bounds };
         self.start_bounded(request, input, output, bounds)
     }
 

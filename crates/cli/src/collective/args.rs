@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline::{
     Algorithm, Bounds, CommTransport, DataType, Deadline, LinkProfile, Operation, Rank,
-    RateControl, ReduceOp, TimeoutRule, Via,
+    RateControl, Recovery, ReduceOp, TimeoutRule, Via,
 };
 use bowline_link::units;
 use clap::{Args, ValueEnum, value_parser};
@@ -93,10 +93,11 @@ pub(crate) struct CollectiveArgs {
     /// Share of bytes that may be missing in operations over XP, e.g. 1% or 0.01 [default: 0]
     #[arg(long, value_name = "SHARE", value_parser = units::parse_probability)]
     pub(super) max_loss: Option<f64>,
-    /// Encode data that is reduced over XP, so that a lost packet adds a small error to many
-    /// elements instead of losing some
-    #[arg(long)]
-    pub(super) recovery: bool,
+    /// When to encode data that is reduced over XP, so that a lost packet adds a small error to many
+    /// elements instead of losing some: auto (while operations end with missing bytes), always or
+    /// never [default: auto]
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, default_missing_value = "always")]
+    pub(super) recovery: Option<RecoveryArg>,
     /// How long an operation may take
     #[arg(long, default_value = "60s", value_parser = parse_time, value_name = "TIME")]
     pub(super) timeout: Duration,
@@ -222,11 +223,20 @@ impl Test {
     }
 }
 
+/// Values of `--recovery`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum RecoveryArg {
+    Auto,
+    Always,
+    Never,
+}
+
 impl CollectiveArgs {
     /// The bounds on time and loss, if the operations use XP.
     pub(super) fn bounds(&self) -> Result<Option<Bounds>, String> {
         if self.transport != CommTransport::Xp {
-            let given = self.deadline.is_some() || self.max_loss.is_some() || self.recovery;
+            let given =
+                self.deadline.is_some() || self.max_loss.is_some() || self.recovery.is_some();
             return match given {
                 true => Err("--deadline, --max-loss and --recovery need --transport xp".to_owned()),
                 false => Ok(None),
@@ -234,7 +244,12 @@ impl CollectiveArgs {
         }
         let max_loss = self.max_loss.unwrap_or(0.0);
         let bounds = Bounds::new(self.deadline.unwrap_or_default(), max_loss);
-        let bounds = bounds.map(|bounds| Some(Bounds { recovery: self.recovery, ..bounds }));
+        let recovery = match self.recovery.unwrap_or(RecoveryArg::Auto) {
+            RecoveryArg::Auto => Recovery::Auto,
+            RecoveryArg::Always => Recovery::Always,
+            RecoveryArg::Never => Recovery::Never,
+        };
+        let bounds = bounds.map(|bounds| Some(Bounds { recovery, ..bounds }));
         bounds.ok_or_else(|| {
             format!("invalid --max-loss {max_loss}: write a share from 0 to 1, e.g. 1% or 0.01")
         })

@@ -17,6 +17,8 @@ pub(super) struct Bound {
     deadlines: Vec<Time>,
     /// Number of phases that have stopped waiting.
     stopped: usize,
+    /// Bytes of messages that may be lost.
+    pub(super) at_risk: u64,
     /// Bytes that may be lost, that are lost, and that may yet be lost by decisions already made.
     allowed: u64,
     lost: u64,
@@ -46,18 +48,18 @@ impl Bound {
             bounds,
             deadlines: (1..=phases).map(deadline).collect(),
             stopped: 0,
+            at_risk: 0,
             allowed: 0,
             lost: 0,
             reserved: 0,
             report: Report { deadline_ns: limit, ..Report::default() },
             holes: BTreeMap::new(),
         };
-        let mut may_be_lost = 0;
         for (from, len, part) in schedule.messages() {
             bound.report.expected_bytes += len as u64;
-            may_be_lost += if !is_near(from) && bound.may_lose(part) { len as u64 } else { 0 };
+            bound.at_risk += if !is_near(from) && bound.may_lose(part) { len as u64 } else { 0 };
         }
-        bound.allowed = bounds.allowed(may_be_lost);
+        bound.allowed = bounds.allowed(bound.at_risk);
         bound
     }
 

@@ -45,6 +45,7 @@ impl Engine {
                 let of = inbox.proposals - 1;
                 self.adaptive.hear(from, of, timeout::from_bits(number));
             }
+            Kind::Loss => self.take_loss(from, number),
             Kind::Nack(_) | Kind::Bulk(_) | Kind::Abort(_) => {
                 self.fail(Failure { rank: from, cause: Cause::Protocol });
             }
@@ -146,6 +147,8 @@ impl Engine {
             }
             let credit = self.peer(rank).credit();
             self.notes.push_back((rank, Kind::Bye, credit));
+            // Nothing may follow.
+            self.peer(rank).express.outbox.reports.clear();
         }
     }
 
@@ -210,14 +213,16 @@ impl Engine {
         self.waited_for().min_by_key(|rank| first(*rank)).unwrap_or(self.config.rank)
     }
 
-    /// The ranks from which messages or credits are due.
+    /// The ranks from which messages, credits or reports are due.
     fn waited_for(&self) -> impl Iterator<Item = Rank> + '_ {
         let peers = self.peers.iter().enumerate();
         let waits = peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?)));
         // A multicast in flight does not show which rank fails to acknowledge it.
         let is_cast =
             |rank: Rank, peer: &super::Peer| rank == self.own_cast() && !peer.posted.is_empty();
-        let waits = waits.filter(move |(rank, peer)| peer.is_waited_for() || is_cast(*rank, peer));
+        let waits = waits.filter(move |(rank, peer)| {
+            peer.is_waited_for() || is_cast(*rank, peer) || self.holds_up(*rank)
+        });
         waits.map(|(rank, _)| rank)
     }
 
@@ -280,7 +285,7 @@ impl Engine {
     /// A peer has left, and will fold nothing more. Everything that it has folded counts as
     /// delivered; nothing else will arrive from it.
     fn settle_left(&mut self, rank: Rank) {
-        if !self.is_done_with_casts(rank) {
+        if !self.is_done_with_casts(rank) || self.holds_up(rank) {
             return self.fail(Failure { rank, cause: Cause::Left });
         }
         let peer = self.peer(rank);

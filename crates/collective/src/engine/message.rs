@@ -13,6 +13,7 @@ const SENT: u16 = 0xfe02;
 const PROGRESS: u16 = 0xfe03;
 const PROPOSAL: u16 = 0xfe04;
 const CAST: u16 = 0xfe05;
+const LOSS: u16 = 0xfe06;
 const ABORT: u16 = 0xff00;
 
 /// The kind of a message. The upper 16 bits of the immediate encode it; the lower 16 are a number.
@@ -36,6 +37,8 @@ pub(super) enum Kind {
     Progress,
     /// How long an operation took.
     Proposal,
+    /// How much of an operation was missing at its end.
+    Loss,
     /// How many of the addressee's multicast messages have been folded.
     Cast,
     /// The group has failed; the number is the rank at fault.
@@ -53,6 +56,7 @@ pub(super) fn encode(kind: Kind, number: u16) -> u32 {
         Kind::Sent => SENT,
         Kind::Progress => PROGRESS,
         Kind::Proposal => PROPOSAL,
+        Kind::Loss => LOSS,
         Kind::Cast => CAST,
         Kind::Abort(cause) => ABORT | u16::from(cause.code()),
     };
@@ -71,6 +75,7 @@ pub(super) fn decode(imm: u32) -> Option<(Kind, u16)> {
         SENT => Kind::Sent,
         PROGRESS => Kind::Progress,
         PROPOSAL => Kind::Proposal,
+        LOSS => Kind::Loss,
         CAST => Kind::Cast,
         ABORT.. => Kind::Abort(Cause::from_code(upper as u8)?),
         0..NACK => Kind::Data(upper),
@@ -136,13 +141,21 @@ mod tests {
         let causes = Cause::ALL.map(Kind::Abort);
         let data = [0, 1, 0xfbff].map(Kind::Data);
         let repair = [Kind::Nack(0), Kind::Nack(127), Kind::Repair(0), Kind::Repair(255)];
-        let plain = [Kind::Note, Kind::Bye, Kind::Sent, Kind::Progress, Kind::Proposal, Kind::Cast];
+        let plain = [
+            Kind::Note,
+            Kind::Bye,
+            Kind::Sent,
+            Kind::Progress,
+            Kind::Proposal,
+            Kind::Loss,
+            Kind::Cast,
+        ];
         for kind in causes.into_iter().chain(data).chain(repair).chain(bulk).chain(plain) {
             for number in [0, 1, u16::MAX] {
                 assert_eq!(decode(encode(kind, number)), Some((kind, number)));
             }
         }
-        assert_eq!(decode(0xfe06_0000), None);
+        assert_eq!(decode(0xfe07_0000), None);
         assert_eq!(decode(0xffff_0000), None);
     }
 

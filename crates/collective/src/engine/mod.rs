@@ -1,6 +1,7 @@
 //! Runs schedules: events in, posts out.
 
 mod adaptive;
+mod agree;
 mod bound;
 mod bulk;
 mod cast;
@@ -25,6 +26,7 @@ use crate::schedule::{Action, Schedule, Span, Term};
 use crate::timeout::{self, Estimator};
 use crate::{MAX_RANKS, Rank};
 use adaptive::Adaptive;
+use agree::Agreement;
 use bound::Bound;
 use express::{Express, Inbox};
 pub use failure::{Cause, Failure};
@@ -108,6 +110,7 @@ pub struct Engine {
     /// Posts that concern this rank's own receives.
     local: VecDeque<Post>,
     adaptive: Adaptive,
+    agreement: Agreement,
     done: VecDeque<(OpId, Result<Report, Failure>)>,
     failure: Option<Failure>,
     has_left: bool,
@@ -120,6 +123,8 @@ pub struct Engine {
 #[derive(Debug)]
 struct Op {
     schedule: Arc<Schedule>,
+    /// Its number among the collective operations; 0 between two ranks.
+    sequence: u64,
     tag: u16,
     /// Seed of the signs used for encoding.
     seed: u64,
@@ -132,8 +137,21 @@ struct Op {
     deadline: Time,
     started: Time,
     bounds: Option<Bounds>,
+    /// All ranks decide together whether it is encoded.
+    is_agreed: bool,
     /// Set once the operation has started.
     bound: Option<Box<Bound>>,
+}
+
+impl Op {
+    /// Sets what it runs, before it begins.
+    fn set_schedule(&mut self, schedule: Arc<Schedule>) {
+        let fingerprint = schedule.fingerprint();
+        self.tag = message::tag(fingerprint, self.sequence);
+        self.seed = fingerprint ^ self.sequence.rotate_left(32);
+        self.left = schedule.len();
+        self.schedule = schedule;
+    }
 }
 
 impl Engine {
@@ -160,6 +178,7 @@ impl Engine {
             notes: VecDeque::new(),
             local: VecDeque::new(),
             adaptive: Adaptive::default(),
+            agreement: Agreement::new(config.ranks),
             done: VecDeque::new(),
             failure: None,
             has_left: false,
@@ -203,18 +222,22 @@ impl Engine {
         // An operation between two ranks does not change the count that all ranks share.
         let sequence = if schedule.is_pairwise() { 0 } else { self.collectives };
         self.collectives += u64::from(!schedule.is_pairwise());
-        self.ops.push_back(Some(Op {
-            tag: message::tag(schedule.fingerprint(), sequence),
-            seed: schedule.fingerprint() ^ sequence.rotate_left(32),
+        let mut op = Op {
+            schedule: Arc::clone(&schedule),
+            sequence,
+            tag: 0,
+            seed: 0,
             waits: Vec::new(),
             slots: Vec::new(),
-            left: schedule.len(),
+            left: 0,
             deadline: Time::NEVER,
             started: Time::NEVER,
             bounds,
+            is_agreed: bounds.is_some() && schedule.encoded().is_some(),
             bound: None,
-            schedule,
-        }));
+        };
+        op.set_schedule(schedule);
+        self.ops.push_back(Some(op));
         match self.failure {
             Some(failure) => self.fail_all(failure),
             None => self.start_ops(),
@@ -304,16 +327,29 @@ impl Engine {
         }
     }
 
+    /// Starts an operation: its time limit counts from now.
     fn start(&mut self, id: OpId) {
-        let limit = self.config.limit_ns;
-        self.next_heartbeat = self.now.plus_nanos(self.config.heartbeat_ns);
-        let (now, deadline) = (self.now, self.now.plus_nanos(limit));
+        let now = self.now;
+        let deadline = now.plus_nanos(self.config.limit_ns);
+        self.next_heartbeat = now.plus_nanos(self.config.heartbeat_ns);
+        let Some(op) = self.op_mut(id) else { return };
+        op.deadline = deadline;
+        match self.op(id).is_some_and(|op| self.is_held(op)) {
+            true => self.hold(id),
+            false => self.begin(id),
+        }
+    }
+
+    /// Sends the first messages of an operation, and waits for its messages.
+    fn begin(&mut self, id: OpId) {
+        self.choose_form(id);
+        let now = self.now;
         let bound = self.op(id).and_then(|op| Some((op.bounds?, Arc::clone(&op.schedule))));
         let bound = bound.map(|(bounds, schedule)| self.bound(bounds, &schedule));
         let is_bounded = bound.is_some();
         let Some(op) = self.op_mut(id) else { return };
         let schedule = Arc::clone(&op.schedule);
-        (op.started, op.deadline, op.bound) = (now, deadline, bound);
+        (op.started, op.bound) = (now, bound);
         op.waits = (0..schedule.len() as u32).map(|step| schedule.waits(step)).collect();
         op.slots = vec![0; schedule.term_count()];
         if schedule.is_empty() {
@@ -415,7 +451,7 @@ impl Engine {
         self.start_ops();
     }
 
-    /// How an operation ended. If other ranks need to know how long it took, they are told.
+    /// How an operation ended. Other ranks are told what they need to know of it.
     fn report(&mut self, op: Op) -> Report {
         let elapsed_ns = self.now.nanos_since(op.started);
         let Some(bound) = op.bound else { return Report { elapsed_ns, ..Report::default() } };
@@ -426,12 +462,20 @@ impl Engine {
             let arrived = report.expected_bytes - report.missing_bytes;
             let time = Estimator::proposal(elapsed_ns, arrived, report.expected_bytes);
             self.adaptive.hear(self.config.rank, self.adaptive.latest(), time);
-            for rank in self.others() {
-                self.peer(rank).express.outbox.proposals.push_back(timeout::to_bits(time));
-                self.look_at(rank);
-            }
+            self.report_to_all(Kind::Proposal, timeout::to_bits(time));
+        }
+        if op.is_agreed {
+            self.report_loss(report.missing_bytes, bound.at_risk);
         }
         report
+    }
+
+    /// Tells all others about an operation that has ended.
+    fn report_to_all(&mut self, kind: Kind, number: u16) {
+        for rank in self.others() {
+            self.peer(rank).express.outbox.reports.push_back((kind, number));
+            self.look_at(rank);
+        }
     }
 
     /// How many folded messages trigger a credit to a peer if nothing else is sent to it: half of

@@ -116,8 +116,8 @@ impl Engine {
         } else if outbox.is_untold() {
             Post::Note { to, imm: message::encode(Kind::Sent, outbox.tell()) }
         } else {
-            let proposal = outbox.proposals.pop_front()?;
-            Post::Note { to, imm: message::encode(Kind::Proposal, proposal) }
+            let (kind, number) = outbox.reports.pop_front()?;
+            Post::Note { to, imm: message::encode(kind, number) }
         };
         self.posted(to, Posted::Note);
         self.look_at(to);

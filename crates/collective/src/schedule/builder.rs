@@ -149,6 +149,7 @@ impl Builder {
             pairwise: of.pairwise,
             fingerprint: of.fingerprint,
             encoding: of.encoding,
+            encoded: None,
             grid: of.grid,
         }
     }

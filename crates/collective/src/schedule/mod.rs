@@ -4,6 +4,7 @@ mod builder;
 mod hazards;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bowline_codes::reduce::{DataType, ReduceOp};
 
@@ -118,6 +119,7 @@ pub struct Schedule {
     pairwise: bool,
     fingerprint: u64,
     encoding: Option<Encoding>,
+    encoded: Option<Arc<Schedule>>,
     grid: Option<Grid>,
 }
 
@@ -182,9 +184,10 @@ impl Schedule {
         &self.edges[range.start as usize..range.end as usize]
     }
 
-    /// The scratch memory that it needs, in bytes.
+    /// The scratch memory that it needs, in bytes, whichever of its two forms runs.
     pub fn scratch_bytes(&self) -> usize {
-        self.scratch_bytes
+        let encoded = self.encoded.as_ref().map_or(0, |encoded| encoded.scratch_bytes);
+        self.scratch_bytes.max(encoded)
     }
 
     /// The type of the elements.
@@ -222,6 +225,17 @@ impl Schedule {
     /// How data that may be lost is encoded, if at all.
     pub fn encoding(&self) -> Option<Encoding> {
         self.encoding
+    }
+
+    /// The same operation with encoded data, for when enough is lost; see
+    /// [`Recovery::Auto`](crate::Recovery::Auto).
+    pub fn encoded(&self) -> Option<&Arc<Schedule>> {
+        self.encoded.as_ref()
+    }
+
+    /// Adds what [`encoded`](Schedule::encoded) returns.
+    pub(crate) fn with_encoded(self, encoded: Schedule) -> Schedule {
+        Schedule { encoded: Some(Arc::new(encoded)), ..self }
     }
 
     /// How many of the connections that it uses share the path from one host to another.

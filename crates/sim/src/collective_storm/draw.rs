@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bowline_collective::timeout::Rule;
 use bowline_collective::{
-    Algorithm, Bounds, Deadline, GroupConfig, Hosts, Operation, ReduceOp, Request, SdrScheme,
+    Algorithm, Bounds, Deadline, GroupConfig, Hosts, Operation, Recovery, ReduceOp, Request,
+    SdrScheme,
 };
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_nic::Mtu;
@@ -25,6 +26,12 @@ const SHARES_STREAM: u64 = 0xc0115a;
 /// In how many scenarios rings are shared, and how many of their directions.
 const SHARES_PERCENT: u64 = 30;
 const SHARED_PERCENT: u64 = 60;
+const RECOVERY_STREAM: u64 = 0xc011ec;
+/// In how many scenarios allreduces are encoded, and the fewest elements that are.
+const RECOVERY_PERCENT: u64 = 20;
+const RECOVERY_ELEMENTS: usize = 16 << 10;
+/// How often an allreduce is repeated that is encoded once it loses data.
+const RECOVERY_REPEATS: usize = 5;
 /// ACK timeouts of 4 ms: a rank that does not answer for eight of them has failed.
 const ACK_TIMEOUT: u8 = 10;
 /// A rank that stalls for at most this long does not count as dead.
@@ -81,8 +88,41 @@ impl CollectiveScenario {
         let rng = &mut SimRng::new(seed, SCHEME_STREAM);
         match rng.percent(SCHEME_PERCENT) {
             true => scenario.over(rng.pick(&SdrScheme::ALL)),
-            false => scenario.with_shared_rings(&mut SimRng::new(seed, SHARES_STREAM)),
+            false => scenario
+                .with_shared_rings(&mut SimRng::new(seed, SHARES_STREAM))
+                .with_recovery(&mut SimRng::new(seed, RECOVERY_STREAM)),
         }
+    }
+
+    /// The same with allreduces that are encoded: one, or one that is repeated and loses data.
+    fn with_recovery(mut self, rng: &mut SimRng) -> CollectiveScenario {
+        let bounded = self.ops.iter().position(|plan| plan.bounds.is_some());
+        let Some(first) = bounded.filter(|_| rng.percent(RECOVERY_PERCENT)) else { return self };
+        let recovery = rng.pick(&[Recovery::Always, Recovery::Auto, Recovery::Auto]);
+        let count = RECOVERY_ELEMENTS + rng.below(RECOVERY_ELEMENTS as u64) as usize;
+        let request = Request {
+            op: rng.pick(&[ReduceOp::Sum, ReduceOp::Average]),
+            algorithm: Algorithm::Direct,
+            in_place: rng.percent(50),
+            recovery,
+            ..Request::new(Operation::Allreduce { count })
+        };
+        let bounds = self.ops[first].bounds.map(|bounds| match recovery {
+            // Short enough to lose data.
+            Recovery::Auto => Bounds {
+                deadline: Deadline::After(Duration::from_micros(rng.range(1, 100))),
+                max_loss_ppm: rng.range(1_000, 1_000_000) as u32,
+                equal_replicas: true,
+                ..bounds
+            },
+            _ => Bounds { equal_replicas: true, ..bounds },
+        });
+        let encoded = OpPlan { request, bounds, at_ns: self.ops[first].at_ns.clone() };
+        match recovery {
+            Recovery::Auto => self.ops = vec![encoded; RECOVERY_REPEATS],
+            _ => self.ops[first] = encoded,
+        }
+        self
     }
 
     /// The same with some directions through rings in shared memory.
@@ -113,7 +153,8 @@ impl CollectiveScenario {
             let is_allreduce = matches!(plan.request.operation, Operation::Allreduce { .. });
             if is_allreduce && rng.percent(HOSTS_PERCENT) {
                 plan.request.algorithm = Algorithm::TwoLevel;
-                plan.bounds = plan.bounds.map(|bounds| Bounds { recovery: false, ..bounds });
+                plan.bounds =
+                    plan.bounds.map(|bounds| Bounds { recovery: Recovery::Never, ..bounds });
             }
         }
         self

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use bowline_collective::{
-    Algorithm, Cause, Contribution, Operation, Report, fold_partial, replay_allreduce,
-    replay_two_level,
+    Algorithm, Cause, Contribution, Encoding, Operation, Recovery, Report, fold_partial,
+    replay_allreduce, replay_two_level,
 };
 
 use super::app::CollectiveStorm;
@@ -97,7 +97,11 @@ impl CollectiveStorm<'_> {
         let Some(Ok(report)) = own.results.get(index) else { return Ok(()) };
         let (ranks, hosts) = (self.scenario.ranks, &self.scenario.hosts);
         count(coverage, plan, report);
-        let allowed = plan.bounds.map_or(0, |b| b.allowed(plan.may_lose(rank as u32, hosts)));
+        let at_risk = match report.encoded {
+            Some((encoding, _)) => encoded_bytes(encoding, rank, ranks as usize),
+            None => plan.may_lose(rank as u32, hosts),
+        };
+        let allowed = plan.bounds.map_or(0, |bounds| bounds.allowed(at_risk));
         if report.missing_bytes > allowed {
             return Err(format!("{} bytes are missing of {allowed}", report.missing_bytes));
         }
@@ -203,6 +207,15 @@ impl CollectiveStorm<'_> {
     }
 }
 
+/// Bytes that a rank receives of an encoded tensor, of which each rank reduces some groups.
+fn encoded_bytes(encoding: Encoding, rank: usize, ranks: usize) -> u64 {
+    let Ok(plan) = encoding.plan(0) else { return 0 };
+    let (each, longer) = (plan.groups() / ranks, plan.groups() % ranks);
+    let start = |rank: usize| rank * each + rank.min(longer);
+    let own = (start(rank)..start(rank + 1)).map(|group| plan.group(group).encoded.len());
+    (own.sum::<usize>() * (ranks - 1)) as u64
+}
+
 fn nth(count: usize, rank: u32) -> Range<usize> {
     let block = count * ELEMENT;
     rank as usize * block..(rank as usize + 1) * block
@@ -257,6 +270,9 @@ fn count(coverage: &mut CollectiveCoverage, plan: &OpPlan, report: &Report) {
         .bounds
         .is_some_and(|bounds| matches!(bounds.deadline, bowline_collective::Deadline::Adaptive(_)));
     coverage.learnt += u64::from(is_adaptive && report.deadline_ns.is_some());
+    coverage.encoded += u64::from(report.encoded.is_some());
+    let agreed = plan.request.recovery == Recovery::Auto && report.encoded.is_some();
+    coverage.agreed += u64::from(agreed);
     coverage.expected_bytes += report.expected_bytes;
     coverage.missing_bytes += report.missing_bytes;
     coverage.repaired_bytes += report.repaired_bytes;

@@ -33,6 +33,10 @@ coverage! {
     repaired: "operations repaired",
     /// Operations whose deadline was learnt.
     learnt: "deadlines learnt",
+    /// Allreduces that were encoded.
+    encoded: "operations encoded",
+    /// Those of them that were encoded because earlier ones had lost data.
+    agreed: "operations encoded after losses",
     /// Bytes that were expected over XP.
     expected_bytes: "bytes expected",
     /// Bytes of them that were missing.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::engine::message::Counts;
+use crate::engine::message::{Counts, Kind};
 use crate::engine::peer::StepOf;
 
 /// A posted message that the receiver has not settled, or whose memory is still read.
@@ -49,8 +49,8 @@ pub(in crate::engine) struct Outbox {
     pub(in crate::engine) bulk: VecDeque<(u64, Range<u32>)>,
     pub(in crate::engine) bulk_posted: VecDeque<u64>,
     pub(in crate::engine) bulk_sent: VecDeque<u32>,
-    /// Operation times to be reported.
-    pub(in crate::engine) proposals: VecDeque<u16>,
+    /// What is to be reported of operations that have ended.
+    pub(in crate::engine) reports: VecDeque<(Kind, u16)>,
 }
 
 impl Outbox {
