@@ -80,6 +80,24 @@ impl MemoryTable {
         }
     }
 
+    /// Where packets of a peer's WRITE of `len` bytes go. All of it may be written.
+    #[inline]
+    pub(crate) fn remote_place(
+        &self,
+        by: Peer,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+    ) -> Result<RemotePlace<'_>, AccessDenied> {
+        self.check_remote(by, rkey, addr, len, Access::REMOTE_WRITE)?;
+        let mr = self.find(rkey)?;
+        let memory = match &mr.backing {
+            Backing::Memory(_) => Some(mr.at(addr, len as usize)?),
+            Backing::Indirect(_) | Backing::Window(_) => None,
+        };
+        Ok(RemotePlace { table: self, by, rkey, addr, memory })
+    }
+
     /// A packet of a peer's WRITE. The caller tells whether it ends the message.
     #[inline]
     pub(crate) fn remote_write(
@@ -156,5 +174,29 @@ impl MemoryTable {
         }
         mr.revocation.revoke();
         Ok(())
+    }
+}
+
+/// Where packets of a WRITE go that arrive together.
+pub(crate) struct RemotePlace<'a> {
+    table: &'a MemoryTable,
+    by: Peer,
+    rkey: u32,
+    addr: u64,
+    /// Ordinary memory is found once for all packets. Everything else may change between two.
+    memory: Option<(&'a Region, usize)>,
+}
+
+impl RemotePlace<'_> {
+    /// Writes bytes of a packet that does not end its message, at an offset in the WRITE.
+    #[inline]
+    pub(crate) fn write_at(&self, offset: u32, bytes: &[u8]) -> Result<(), AccessDenied> {
+        match self.memory {
+            Some((region, at)) => self.table.store(region, at + offset as usize, bytes, false),
+            None => {
+                let addr = self.addr.wrapping_add(offset.into());
+                self.table.remote_write(self.by, self.rkey, addr, bytes, false)
+            }
+        }
     }
 }

@@ -89,20 +89,19 @@ impl Inbound {
             // The rest is checked first: frames taken from a train cannot be returned.
             Message::Write { va, rkey, left, .. }
                 if train.kind() == OpKind::Write
-                    && core.attrs.access.contains(Access::REMOTE_WRITE)
-                    && cx
-                        .memory
-                        .check_remote(peer, *rkey, *va, *left, Access::REMOTE_WRITE)
-                        .is_ok() =>
+                    && core.attrs.access.contains(Access::REMOTE_WRITE) =>
             {
+                let Ok(place) = cx.memory.remote_place(peer, *rkey, *va, *left) else {
+                    return 0;
+                };
                 train.limit((*left).saturating_sub(1) / len);
                 while let Some(bytes) = train.next()
-                    && cx.memory.remote_write(peer, *rkey, *va, bytes, false).is_ok()
+                    && place.write_at(taken * len, bytes).is_ok()
                 {
-                    *va = va.wrapping_add(u64::from(len));
-                    *left -= len;
                     taken += 1;
                 }
+                *va = va.wrapping_add(u64::from(taken) * u64::from(len));
+                *left -= taken * len;
             }
             Message::Send { received } if train.kind() == OpKind::Send => {
                 let room = self.wqe.capacity().saturating_sub((*received).into());

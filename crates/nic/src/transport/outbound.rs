@@ -26,7 +26,11 @@ pub(crate) enum Cut {
 }
 
 /// Most packets of a WRITE sent as single WRITEs. Above, headers cost more than full bursts save.
-const MAX_WRITES: u32 = 32;
+/// Headers of short packets take more than 1 % of a link, so fewer of those pay.
+const MAX_WRITES: u32 = 64;
+const MAX_SHORT_WRITES: u32 = 32;
+/// Packets with less payload are short.
+const SHORT_BYTES: u32 = 2048;
 
 impl Cut {
     /// How RC divides a request whose packets are counted.
@@ -37,8 +41,11 @@ impl Cut {
     /// receive reports the total length.
     #[inline]
     pub(crate) fn of_reliable(core: &QpCore, wqe: &Wqe) -> Cut {
-        let is_short = (2..=MAX_WRITES).contains(&wqe.packets);
-        if !is_short || !core.splits_writes || !matches!(wqe.op, SendOp::Write(_)) {
+        let most = if core.mtu() < SHORT_BYTES { MAX_SHORT_WRITES } else { MAX_WRITES };
+        if !(2..=most).contains(&wqe.packets)
+            || !core.splits_writes
+            || !matches!(wqe.op, SendOp::Write(_))
+        {
             return Cut::Message;
         }
         // Whole words, so that no packet has padding.

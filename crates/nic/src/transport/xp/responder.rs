@@ -8,6 +8,7 @@ use super::arrivals::Arrivals;
 use super::layout::Layout;
 use super::loss::LossRecord;
 use super::{MAX_WINDOW, Xp, before};
+use crate::memory::MemoryTable;
 use crate::qp::{Cx, QpCore};
 use crate::train::Train;
 use crate::types::{Access, Completion, EndMark, WcOpcode, WcStatus};
@@ -116,7 +117,15 @@ impl Xp {
         if let (Some(reth), false) = (reth, packet.info().has_imm) {
             let ends = packet.info().position.ends();
             let target = Target::Remote(reth);
-            match place(core, cx, target, &layout, packet.psn().get(), packet.payload(), ends) {
+            match place(
+                core,
+                cx.memory,
+                target,
+                &layout,
+                packet.psn().get(),
+                packet.payload(),
+                ends,
+            ) {
                 Ok(()) => cx.counters.rx_message_bytes += packet.payload().len() as u64,
                 Err(_) => cx.counters.access_violations += 1,
             }
@@ -148,10 +157,10 @@ impl Xp {
         let is_write = train.kind() == OpKind::Write;
         let reth = if is_write { ext.first_chunk().map(Reth::parse) } else { None };
         let takes_receive = !is_write || ext.len() > Reth::LEN;
-        if reth.is_some_and(|reth| !may_write(core, cx, &reth, eth)) {
+        if is_write && !reth.is_some_and(|reth| may_write(core, cx, &reth, eth)) {
             return 0;
         }
-        let mut target = reth.map(Target::Remote);
+        let mut receive = None;
         if takes_receive {
             // The message was checked with its first packet; another message's packet is handled as
             // a single frame.
@@ -164,9 +173,21 @@ impl Xp {
             if !goes_on || !same || cx.memory.check_local(core.init.pd, sges, true).is_err() {
                 return 0;
             }
-            target = target.or(Some(Target::Receive(at)));
+            receive = Some(at);
         }
-        let Some(target) = target else { return 0 };
+        let memory = &*cx.memory;
+        let remote =
+            reth.map(|Reth { va, rkey, len }| memory.remote_place(core.peer(), rkey, va, len));
+        let Ok(remote) = remote.transpose() else { return 0 };
+        let put = |k, bytes: &[u8]| match (&remote, receive) {
+            (Some(remote), _) => layout
+                .try_pieces(k, |at, from, len| remote.write_at(at, &bytes[from..from + len]))
+                .is_ok(),
+            (None, Some(at)) => {
+                place(core, memory, Target::Receive(at), &layout, k, bytes, false).is_ok()
+            }
+            (None, None) => false,
+        };
         train.limit(last - k);
         let first = k;
         let mut placed = 0;
@@ -174,7 +195,7 @@ impl Xp {
             let duplicate = takes_receive && self.has(eth.recv_seq, k);
             if duplicate {
                 cx.counters.duplicates += 1;
-            } else if place(core, cx, target, &layout, k, bytes, false).is_err() {
+            } else if !put(k, bytes) {
                 cx.counters.access_violations += 1;
             } else {
                 placed += 1;
@@ -288,7 +309,7 @@ impl Xp {
         let is_last = packet.info().position.ends();
         let whole = self.slot(number).arrivals.completes(self.bits(number), k, fragments);
         let ends = whole || (is_last && grace_ns == 0);
-        match place(core, cx, target, layout, k, packet.payload(), ends) {
+        match place(core, cx.memory, target, layout, k, packet.payload(), ends) {
             Ok(()) => cx.counters.rx_message_bytes += packet.payload().len() as u64,
             Err(Refused::Remote) => {
                 cx.counters.access_violations += 1;
@@ -476,7 +497,7 @@ fn may_write(core: &QpCore, cx: &Cx<'_>, reth: &Reth, eth: &XpEth) -> bool {
 #[inline]
 fn place(
     core: &QpCore,
-    cx: &Cx<'_>,
+    memory: &MemoryTable,
     target: Target,
     layout: &Layout,
     k: u32,
@@ -488,12 +509,10 @@ fn place(
         let piece = &bytes[from..from + len];
         match target {
             _ if piece.is_empty() => Ok(()),
-            Target::Receive(at) => cx
-                .memory
+            Target::Receive(at) => memory
                 .scatter(peer.pd, core.rq.sges_at(at), offset, piece, ends)
                 .map_err(|_| Refused::Local),
-            Target::Remote(reth) => cx
-                .memory
+            Target::Remote(reth) => memory
                 .remote_write(peer, reth.rkey, reth.va.wrapping_add(offset.into()), piece, ends)
                 .map_err(|_| Refused::Remote),
         }
