@@ -6,7 +6,7 @@ use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bowline_nic::Buffer;
 use bowline_wire::LiveBytes;
@@ -17,11 +17,27 @@ const NAME: &CStr = c"bowline-ring";
 /// A process that has the file can neither shrink it, which would make reads fault, nor grow it.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Most memory that is mapped page by page as soon as it is opened: some 50 ms.
-const MAX_PRESENT_BYTES: usize = 1 << 30;
+/// What is left of the memory that this process maps page by page as soon as it opens it: 1 GiB in
+/// all, which takes some 50 ms. A peer may have any number of files.
+static AHEAD: Budget = Budget(AtomicUsize::new(1 << 30));
 /// Most runs of pages without a hole that are looked for: the file is another process's.
 const MAX_PRESENT_RUNS: usize = 1024;
-const PAGE_BYTES: usize = 4096;
+
+/// Bytes that several threads take from and give back to.
+struct Budget(AtomicUsize);
+
+impl Budget {
+    /// Takes at most this many; returns how many.
+    fn take(&self, most: usize) -> usize {
+        let rest = |left: usize| Some(left.saturating_sub(most));
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        left.unwrap_or_default().min(most)
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
 
 /// A memory file of a fixed length, mapped for reading and writing.
 ///
@@ -32,6 +48,8 @@ pub(crate) struct SharedArea {
     len: usize,
     /// Until it has been passed on.
     file: Option<OwnedFd>,
+    /// Bytes of [`AHEAD`].
+    ahead: usize,
 }
 
 // SAFETY: the mapping is not tied to a thread; all access is atomic or by copies that tolerate
@@ -74,14 +92,16 @@ impl SharedArea {
             let why = "not a sealed memory file of the announced length";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        let area = SharedArea::map(file, len)?;
-        area.map_present();
+        let mut area = SharedArea::map(file, len)?;
+        let room = AHEAD.take(len);
+        area.ahead = area.map_present(room);
+        AHEAD.give_back(room - area.ahead);
         Ok(area)
     }
 
-    /// Maps the pages that the file has at present, if the kernel can; returns how many. One by
-    /// one, whenever one is first touched, this takes eight times as long.
-    fn map_present(&self) -> usize {
+    /// Maps the pages that the file has at present, at most `room` bytes, if the kernel can; returns
+    /// how many bytes. One by one, whenever one is first touched, this takes eight times as long.
+    fn map_present(&self, room: usize) -> usize {
         let Some(file) = &self.file else { return 0 };
         let seek = |from: usize, whence| {
             // SAFETY: touches no memory of ours. The position in the file is used nowhere else.
@@ -92,7 +112,7 @@ impl SharedArea {
         for _ in 0..MAX_PRESENT_RUNS {
             let Some(start) = seek(from, libc::SEEK_DATA) else { break };
             from = seek(start, libc::SEEK_HOLE).unwrap_or(self.len);
-            let len = from.saturating_sub(start).min(MAX_PRESENT_BYTES - mapped);
+            let len = from.saturating_sub(start).min(room - mapped);
             let at = self.start.as_ptr().wrapping_add(start).cast();
             // SAFETY: within the mapping, whose contents this does not change.
             let done = unsafe { libc::madvise(at, len, libc::MADV_POPULATE_READ) };
@@ -101,7 +121,7 @@ impl SharedArea {
             }
             mapped += len;
         }
-        mapped.div_ceil(PAGE_BYTES)
+        mapped
     }
 
     fn map(file: OwnedFd, len: usize) -> io::Result<SharedArea> {
@@ -117,7 +137,7 @@ impl SharedArea {
         // SAFETY: the mapping that was just made; the parent's is not changed.
         let _ = unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedArea { start, len, file: Some(file) })
+        Ok(SharedArea { start, len, file: Some(file), ahead: 0 })
     }
 
     /// The file, to be passed on.
@@ -205,12 +225,23 @@ impl Drop for SharedArea {
     fn drop(&mut self) {
         // SAFETY: the mapping of `map`, to which no reference is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        AHEAD.give_back(self.ahead);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PAGE_BYTES: usize = 4096;
+
+    #[test]
+    fn no_more_is_taken_than_is_left() {
+        let budget = Budget(AtomicUsize::new(10));
+        assert_eq!([budget.take(6), budget.take(6), budget.take(6)], [6, 4, 0]);
+        budget.give_back(5);
+        assert_eq!([budget.take(3), budget.take(usize::MAX)], [3, 2]);
+    }
 
     /// Pages that this thread has waited for.
     fn faults() -> i64 {
@@ -229,12 +260,12 @@ mod tests {
         let there = (PAGES..2 * PAGES).chain(3 * PAGES..4 * PAGES);
         there.clone().for_each(|page| ours.write(page * PAGE_BYTES, &[7]));
         let theirs = SharedArea::map(ours.file().try_clone_to_owned().unwrap(), ours.len).unwrap();
-        let mapped = theirs.map_present();
+        let mapped = theirs.map_present(3 * PAGES * PAGE_BYTES);
         if mapped == 0 {
             eprintln!("SKIPPED: this kernel cannot map pages in advance (Linux 5.14 can)");
             return;
         }
-        assert_eq!(mapped, 2 * PAGES);
+        assert_eq!(mapped, 2 * PAGES * PAGE_BYTES);
         let before = faults();
         there.for_each(|page| theirs.write(page * PAGE_BYTES + 1, &[8]));
         let waited = faults() - before;
