@@ -3,18 +3,22 @@
 //! A bulk transfer arrives as datagrams of many frames, nearly all of which are from the middle of
 //! one message. What holds for the first (QP, peer, rights) holds for all; only integrity and order
 //! must be checked for each.
+//!
+//! WRITEs of one packet each form trains as well: short messages are divided into them. To a train
+//! their RETHs are part of the payload, since each has another address. One that requests an
+//! acknowledgement ends its train, because this bit is among what must be alike.
 
 use bowline_wire::{
-    Bth, HeaderDeltas, ICRC_LEN, Icrc, OpKind, Opcode, PacketView, Position, Psn, Service,
+    Bth, HeaderDeltas, ICRC_LEN, Icrc, OpKind, Opcode, PacketView, Position, Psn, Reth, Service,
 };
 
 use crate::frame::{FrameMeta, IpId};
 use crate::shim::Shim;
 use crate::tx::{Flow, PSN_AT, psn_of};
 
-/// By opcode: header bytes of a packet from the middle of a message that can be part of a train; 0
-/// for any other. READ responses are handled one by one where each may acknowledge something.
-static MIDDLE_HEADERS: [u8; 256] = {
+/// By opcode: header bytes of a packet that can be part of a train and that are alike in all of it;
+/// 0 for any other. READ responses are handled one by one where each may acknowledge something.
+static ALIKE_HEADERS: [u8; 256] = {
     let mut headers = [0; 256];
     let mut opcode = 0;
     while opcode < headers.len() {
@@ -27,6 +31,7 @@ static MIDDLE_HEADERS: [u8; 256] = {
         }
         opcode += 1;
     }
+    headers[Opcode::RC_WRITE_ONLY.0 as usize] = Bth::LEN as u8;
     headers
 };
 
@@ -53,6 +58,8 @@ pub(crate) struct Train<'a> {
     shim: Option<&'a mut (dyn Shim + 'static)>,
     /// How many of the next frames are intact and approved by the shim.
     seen: usize,
+    /// Each frame is a WRITE, and its RETH precedes its payload.
+    is_of_writes: bool,
 }
 
 /// Bytes of frames that a shim is shown at a time.
@@ -65,8 +72,8 @@ impl<'a> Train<'a> {
         // A shorter trailing frame is not examined.
         let whole = bytes.len() / frame_len;
         let starts = whole >= 2
-            && frame_len > MIDDLE_HEADERS[usize::from(bytes[0])] as usize + ICRC_LEN
-            && MIDDLE_HEADERS[usize::from(bytes[0])] > 0
+            && frame_len > ALIKE_HEADERS[usize::from(bytes[0])] as usize + ICRC_LEN
+            && ALIKE_HEADERS[usize::from(bytes[0])] > 0
             && bytes[..PSN_AT] == bytes[frame_len..][..PSN_AT];
         if starts { whole } else { 0 }
     }
@@ -82,7 +89,13 @@ impl<'a> Train<'a> {
     ) -> Option<Train<'a>> {
         let frame = first.as_bytes();
         let (bth, rest) = frame.split_first_chunk::<{ Bth::LEN }>()?;
-        let ext = rest.get(..usize::from(first.info().ext_len))?;
+        let is_of_writes = first.opcode() == Opcode::RC_WRITE_ONLY;
+        if is_of_writes && shim.is_some() {
+            // It would see frames before the transport can refuse them.
+            return None;
+        }
+        let ext_len = if is_of_writes { 0 } else { usize::from(first.info().ext_len) };
+        let ext = rest.get(..ext_len)?;
         Some(Train {
             bytes,
             frame_len: frame.len(),
@@ -95,6 +108,7 @@ impl<'a> Train<'a> {
             deltas: HeaderDeltas::behind(ext.len())?,
             shim,
             seen: 0,
+            is_of_writes,
         })
     }
 
@@ -108,9 +122,15 @@ impl<'a> Train<'a> {
         self.frame_len
     }
 
-    /// Bytes of payload of each frame.
+    /// Bytes of payload of each frame, without a RETH.
     pub(crate) fn payload_len(&self) -> usize {
-        self.frame_len - self.header_len() - ICRC_LEN
+        let reth = if self.is_of_writes { Reth::LEN } else { 0 };
+        self.frame_len - self.header_len() - reth - ICRC_LEN
+    }
+
+    /// Whether each frame is a WRITE of its own.
+    pub(crate) fn is_of_writes(&self) -> bool {
+        self.is_of_writes
     }
 
     /// What follows the extension headers, if they equal those of the first frame. Out of line,
@@ -161,6 +181,20 @@ impl<'a> Train<'a> {
         self.psn = self.psn.next();
         self.ip_id.skip(1);
         Some(payload)
+    }
+
+    /// Passes the next WRITE to `take`, if there is one and it is as expected. If it is not taken,
+    /// it stays the next frame.
+    #[inline]
+    pub(crate) fn next_write(&mut self, take: impl FnOnce(&Reth, &'a [u8]) -> bool) -> bool {
+        let body = self.intact(self.bytes, 0).and_then(<[u8]>::split_first_chunk);
+        let taken = body.is_some_and(|(reth, payload)| take(&Reth::parse(reth), payload));
+        if taken {
+            self.bytes = &self.bytes[self.frame_len..];
+            self.psn = self.psn.next();
+            self.ip_id.skip(1);
+        }
+        taken
     }
 
     /// Shows the shim as many frames as stay in the L1 cache until the transport reads them.

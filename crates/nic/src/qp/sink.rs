@@ -99,6 +99,30 @@ impl<'a> Sink<'a> {
         }
     }
 
+    /// Whether [`Sink::send_writes`] can be used.
+    #[inline]
+    pub(crate) fn takes_writes(&self, core: &QpCore) -> bool {
+        !self.has_shims && core.flow.as_ref().is_some_and(|flow| !flow.is_protected())
+    }
+
+    /// Sends WRITEs of one packet each, which continue each other: `header` is the first one's; the
+    /// segment in `cx.segments` has the payloads, of `payload_len` bytes each.
+    #[inline]
+    pub(crate) fn send_writes(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        header: &HeaderBuf,
+        ecn: u8,
+        payload_len: u32,
+    ) {
+        let ([payload], Some(flow)) = (&cx.segments[..], core.flow.as_mut()) else {
+            return;
+        };
+        let (packets, bytes) = self.batch.push_writes(flow, ecn, *header, *payload, payload_len);
+        count_sent(core, cx, packets, bytes);
+    }
+
     #[inline(never)]
     fn send_through_shims(
         &mut self,

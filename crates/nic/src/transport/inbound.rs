@@ -1,7 +1,7 @@
 //! Reassembles a SEND or WRITE from its packets: the same for RC and UC, which differ only in how
 //! they react to a refusal.
 
-use bowline_wire::{OpKind, OpcodeInfo, PacketView, Position, Service};
+use bowline_wire::{OpKind, OpcodeInfo, PacketView, Position, Reth, Service};
 
 use crate::landing::Landed;
 use crate::qp::{Cx, QpCore};
@@ -70,6 +70,31 @@ impl Inbound {
             OpKind::Write => self.accept_write(core, cx, packet, info),
             _ => Err(Refusal::Invalid),
         }
+    }
+
+    /// Handles WRITEs of one packet each, in sequence, until one needs the slow path. Returns how
+    /// many. None of them requests an acknowledgement, so none ends what a program may wait for.
+    pub(crate) fn accept_writes(
+        &mut self,
+        core: &QpCore,
+        cx: &mut Cx<'_>,
+        train: &mut Train<'_>,
+    ) -> u32 {
+        let (peer, len) = (core.peer(), train.payload_len());
+        let is_allowed = core.attrs.access.contains(Access::REMOTE_WRITE);
+        if self.in_message() || !is_allowed || !(1..=core.mtu() as usize).contains(&len) {
+            return 0;
+        }
+        let mut taken = 0;
+        let write = |reth: &Reth, bytes: &[u8]| {
+            reth.len as usize == len
+                && cx.memory.remote_write(peer, reth.rkey, reth.va, bytes, false).is_ok()
+        };
+        while train.next_write(write) {
+            taken += 1;
+        }
+        cx.counters.rx_message_bytes += u64::from(taken) * len as u64;
+        taken
     }
 
     /// Handles packets from the middle of the current message, in sequence, until one needs the
@@ -202,9 +227,12 @@ impl Inbound {
             Message::Write { va, rkey, left, total } => (va, rkey, left, total),
             _ => {
                 let reth = packet.reth().ok_or(Refusal::Invalid)?;
+                // One packet alone is checked when it is written.
+                let is_alone = info.position == Position::Only && !info.has_imm;
+                let is_written_whole = is_alone && len > 0 && reth.len == len;
                 // An empty WRITE touches no memory, so its key is not checked, except for a
                 // landing: it trusts what it is told, and only the peer knows the key.
-                if reth.len > 0 || core.lands {
+                if (reth.len > 0 || core.lands) && !is_written_whole {
                     cx.memory
                         .check_remote(peer, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
                         .map_err(|_| Refusal::Access)?;

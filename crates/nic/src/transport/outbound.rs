@@ -125,14 +125,25 @@ impl Piece<'_> {
         }
     }
 
-    /// How many packets from this one on are middle packets, and thus alike.
+    /// How many packets from this one on are alike: in the middle of a message, or WRITEs of a
+    /// packet each except the last.
     #[inline]
-    pub(crate) fn middles(&self) -> u32 {
+    pub(crate) fn alike(&self) -> u32 {
         match self.wqe.op {
             // These are messages of their own.
             SendOp::WritePackets(..) => 0,
-            _ if self.k == 0 || self.cut != Cut::Message => 0,
+            _ if self.k == 0 && self.cut == Cut::Message => 0,
             _ => self.wqe.packets - 1 - self.k,
+        }
+    }
+
+    /// Turns the header of an earlier packet that is [alike](Self::alike) into this one's.
+    #[inline]
+    pub(crate) fn renumber(&self, header: &mut HeaderBuf, ack_req: bool) {
+        header.renumber(self.psn, ack_req);
+        if let (Cut::Writes(len), SendOp::Write(remote)) = (self.cut, self.wqe.op) {
+            let offset = u64::from(self.k) * u64::from(len.get());
+            header.set_va(remote.addr.wrapping_add(offset));
         }
     }
 }
@@ -212,16 +223,17 @@ pub(crate) fn address(core: &QpCore, header: &mut HeaderBuf, number: u64) {
 }
 
 /// How many packets like the one with this header, at most `most`, can be sent as one run; each
-/// carries a full MTU.
+/// carries `payload_len` bytes.
 #[inline]
 pub(crate) fn run_len(
     core: &QpCore,
     cx: &Cx<'_>,
     sink: &Sink<'_>,
     header: &HeaderBuf,
+    payload_len: u32,
     most: u32,
 ) -> u32 {
-    let len = (header.as_slice().len() + ICRC_LEN) as u32 + core.mtu();
+    let len = (header.as_slice().len() + ICRC_LEN) as u32 + payload_len;
     let mut packets = most.min(sink.run_room(len));
     if core.limits.pacer.is_controlled() {
         packets = packets.min(core.limits.pacer.burst_packets(cx.now, len));
@@ -229,7 +241,7 @@ pub(crate) fn run_len(
     packets
 }
 
-/// Sends packets from the middle of a message as one run, at most `most`; `header` is that of the
+/// Sends packets that are [alike](Piece::alike) as one run, at most `most`; `header` is that of the
 /// first. Returns how many: 0 if they have to be handled one by one.
 pub(crate) fn send_run(
     core: &mut QpCore,
@@ -239,17 +251,24 @@ pub(crate) fn send_run(
     header: &HeaderBuf,
     most: u32,
 ) -> u32 {
-    let mtu = core.mtu();
-    let packets = run_len(core, cx, sink, header, most);
+    let len = match first.cut {
+        Cut::Message => core.mtu(),
+        Cut::Writes(len) if sink.takes_writes(core) => len.get(),
+        Cut::Writes(_) => return 0,
+    };
+    let packets = run_len(core, cx, sink, header, len, most);
     if packets < 2 {
         return 0;
     }
-    let gathered = payload(core, cx, first.number, first.wqe, first.k * mtu, packets * mtu);
+    let gathered = payload(core, cx, first.number, first.wqe, first.k * len, packets * len);
     if gathered.is_err() || cx.segments.len() != 1 {
         return 0;
     }
     let ecn = core.data_ecn();
-    sink.send_run(core, cx, header, ecn, mtu);
+    match first.cut {
+        Cut::Message => sink.send_run(core, cx, header, ecn, len),
+        Cut::Writes(_) => sink.send_writes(core, cx, header, ecn, len),
+    }
     packets
 }
 

@@ -186,7 +186,7 @@ fn send(
     most: u32,
 ) -> Result<u32, AccessDenied> {
     let header = outbound::header::<SERVICE>(core, piece, false);
-    let run = outbound::send_run(core, cx, sink, piece, &header, most.min(piece.middles()));
+    let run = outbound::send_run(core, cx, sink, piece, &header, most.min(piece.alike()));
     if run > 0 {
         return Ok(run);
     }

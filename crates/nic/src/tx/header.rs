@@ -1,6 +1,6 @@
 //! Headers of packets under construction.
 
-use bowline_wire::{Bth, Opcode, Position, Psn};
+use bowline_wire::{Bth, Opcode, Position, Psn, Reth};
 
 /// Longest headers: BTH and AtomicETH are 40 bytes; LoWAR's repair header fits as well.
 pub const MAX_HEADER: usize = 48;
@@ -55,6 +55,30 @@ impl HeaderBuf {
         let reserved = u32::from(self.bytes[ACK_AT] & 0x7f) << 24;
         let word = u32::from(ack_req) << 31 | reserved | psn.get();
         self.bytes[ACK_AT..Bth::LEN].copy_from_slice(&word.to_be_bytes());
+    }
+
+    /// Moves the address in its RETH, which is its last extension header.
+    ///
+    /// # Panics
+    /// If it has none.
+    #[inline]
+    pub(crate) fn set_va(&mut self, va: u64) {
+        let at = usize::from(self.len) - Reth::LEN;
+        self.bytes[at..at + 8].copy_from_slice(&va.to_be_bytes());
+    }
+
+    /// The address in its RETH.
+    #[inline]
+    fn va(&self) -> u64 {
+        let at = usize::from(self.len) - Reth::LEN;
+        let va = self.bytes[at..].first_chunk().expect("a RETH starts with an address");
+        u64::from_be_bytes(*va)
+    }
+
+    /// Moves the address on by so many bytes.
+    #[inline]
+    pub(super) fn advance_va(&mut self, bytes: u32) {
+        self.set_va(self.va().wrapping_add(bytes.into()));
     }
 
     /// Turns it into the header of the next packet in a run.

@@ -98,7 +98,16 @@ impl TxBatch {
     }
 
     /// Moves late packets after all others. To be called before the batch is sent.
+    #[inline]
     pub(crate) fn append_late(&mut self) {
+        if self.late.burst.is_some() {
+            self.move_late();
+        }
+    }
+
+    /// Out of line, since most batches have none.
+    #[inline(never)]
+    fn move_late(&mut self) {
         if let Some(burst) = self.late.burst.take() {
             // Data would be its last, and the burst behind it one short.
             self.bursts.push(Burst { first: self.packets.len() as u32, limit: 0, ..burst });

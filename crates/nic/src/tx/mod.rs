@@ -341,6 +341,58 @@ impl TxBatch {
         u64::from(len)
     }
 
+    /// Appends WRITEs of one packet each that differ only in their PSNs and addresses, each of which
+    /// continues where the one before it ends. Otherwise as [`push_run`](Self::push_run), but not
+    /// for sealed queue pairs.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub(crate) fn push_writes(
+        &mut self,
+        flow: &mut Flow,
+        ecn: u8,
+        mut header: HeaderBuf,
+        mut payload: Segment,
+        payload_len: u32,
+    ) -> (u32, u64) {
+        let len = u32::from(header.len) + payload_len + ICRC_LEN as u32;
+        let (bth, _) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
+        let (seed, mut alike) = flow.seed(len, bth);
+        let deltas = HeaderDeltas::behind(0).expect("a BTH alone makes runs");
+        let mut psn = psn_of(bth);
+        let ack_req = bth[ACK_AT] & 0x80 != 0;
+        let (prefix, tos, is_v4) = (bth[PREFIX_AT], flow.tos | ecn, flow.key.dst.is_ipv4());
+        let mut packets = 0;
+        while let Some((piece, rest)) = payload.split_at(payload_len) {
+            assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
+            let (ip_id, summed) = self.join_burst(&flow.key, tos, prefix, len);
+            self.packets.push(TxPacket {
+                start: self.bytes.len() as u32,
+                len,
+                header_len: header.len,
+                trailer_len: ICRC_LEN as u8,
+                alike: alike && ip_id != 0,
+            });
+            alike = true;
+            self.bytes.reserve(len as usize);
+            self.bytes.extend_from_slice(header.as_slice());
+            if summed {
+                let icrc = seed.with_deltas(deltas, if is_v4 { ip_id } else { 0 }, psn);
+                let icrc = icrc.update(&header.as_slice()[Bth::LEN..]);
+                let icrc = piece.append_summed(icrc, &mut self.bytes);
+                self.bytes.extend_from_slice(&icrc.finish().to_le_bytes());
+            } else {
+                append_unsummed(piece, &mut self.bytes);
+            }
+            psn = psn.next();
+            header.renumber(psn, ack_req);
+            header.advance_va(payload_len);
+            packets += 1;
+            payload = rest;
+        }
+        (packets, u64::from(packets) * u64::from(len))
+    }
+
     /// Appends packets that differ only in their PSNs: `header` is that of the first, and `payload`
     /// is divided among them, `payload_len` bytes each, a multiple of four. Returns the number of
     /// packets and bytes.

@@ -237,14 +237,14 @@ impl<const SERVICE: u8> Requester<SERVICE> {
             let ends = k + i + 1 == wqe.packets;
             let parts = turn_ends && i + 1 == packets;
             let ack_req = ends || parts || room - i <= 2 || self.since_ack_req + 1 >= ack_every;
-            // Packets in the middle of a message are alike except for these fields.
+            // Most packets of a message are alike except for a few fields.
             let built;
             let header = match &mut middle {
                 Some(header) if !ends => {
-                    header.renumber(self.next, ack_req);
+                    piece.renumber(header, ack_req);
                     // Stop before a packet that requests an acknowledgement, or is the last.
                     let most = (packets - i - u32::from(turn_ends))
-                        .min(piece.middles())
+                        .min(piece.alike())
                         .min((room - i).saturating_sub(2))
                         .min(ack_every.saturating_sub(1 + self.since_ack_req));
                     let sent = self.send_run(core, cx, sink, piece, header, most);
@@ -259,7 +259,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
                 }
                 _ => {
                     built = outbound::build::<SERVICE>(core, cx, piece, ack_req);
-                    if piece.middles() > 0 {
+                    if piece.alike() > 0 {
                         middle = built.ok();
                     }
                     built.as_ref().map_err(|denied| *denied)
@@ -280,7 +280,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         Step::Sent(i)
     }
 
-    /// Sends packets from the middle of a message as one run; see [`outbound::send_run`].
+    /// Sends packets that are alike as one run; see [`outbound::send_run`].
     fn send_run(
         &mut self,
         core: &mut QpCore,

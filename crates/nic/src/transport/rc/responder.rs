@@ -96,7 +96,8 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         }
     }
 
-    /// Handles packets from the middle of a message, while each is the expected one.
+    /// Handles packets from the middle of a message, or WRITEs of one packet each, while each is the
+    /// expected one.
     pub(super) fn receive_train(
         &mut self,
         core: &QpCore,
@@ -107,7 +108,13 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         if train.psn() != self.expected || (core.state == QpState::Rtr && !self.heard) {
             return 0;
         }
-        let taken = self.inbound.accept_train(core, cx, train);
+        let taken = if train.is_of_writes() {
+            let taken = self.inbound.accept_writes(core, cx, train);
+            self.msn += taken;
+            taken
+        } else {
+            self.inbound.accept_train(core, cx, train)
+        };
         if taken > 0 {
             self.expected = self.expected.add(taken);
             self.in_order();

@@ -353,7 +353,7 @@ fn send_answer(
     let at = |offset: u32| remote.addr.wrapping_add(offset.into());
     cx.segments.clear();
     if layout.is_contiguous() {
-        let packets = outbound::run_len(core, cx, sink, &header, most.min(last - k));
+        let packets = outbound::run_len(core, cx, sink, &header, layout.mtu, most.min(last - k));
         if packets > 1 {
             let len = packets * layout.mtu;
             cx.segments.push(cx.memory.remote_read(peer, remote.rkey, at(k * layout.mtu), len)?);

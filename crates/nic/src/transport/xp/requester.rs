@@ -103,7 +103,8 @@ impl Xp {
         let header = self.header(core, wqe, &layout, k);
         let ecn = core.data_ecn();
         if layout.is_contiguous() {
-            let packets = outbound::run_len(core, cx, sink, &header, most.min(last - k));
+            let packets =
+                outbound::run_len(core, cx, sink, &header, layout.mtu, most.min(last - k));
             let len = packets * layout.mtu;
             if packets > 1
                 && outbound::payload(core, cx, number, wqe, k * layout.mtu, len).is_ok()
