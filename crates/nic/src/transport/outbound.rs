@@ -25,12 +25,11 @@ pub(crate) enum Cut {
     Writes(NonZeroU32),
 }
 
-/// Most packets of a WRITE sent as single WRITEs. Above, headers cost more than full bursts save.
-/// Headers of short packets take more than 1 % of a link, so fewer of those pay.
-const MAX_WRITES: u32 = 64;
-const MAX_SHORT_WRITES: u32 = 32;
-/// Packets with less payload are short.
-const SHORT_BYTES: u32 = 2048;
+/// Most packets of a WRITE sent as single WRITEs. Above, full bursts save nothing that can be
+/// measured.
+const MAX_WRITES: u32 = 128;
+/// The same where a link is the limit, and not the CPU: there headers cost more than bursts save.
+const MAX_PACED_WRITES: u32 = 32;
 
 impl Cut {
     /// How RC divides a request whose packets are counted.
@@ -41,7 +40,8 @@ impl Cut {
     /// receive reports the total length.
     #[inline]
     pub(crate) fn of_reliable(core: &QpCore, wqe: &Wqe) -> Cut {
-        let most = if core.mtu() < SHORT_BYTES { MAX_SHORT_WRITES } else { MAX_WRITES };
+        let is_paced = core.limits.pacer.is_controlled();
+        let most = if is_paced { MAX_PACED_WRITES } else { MAX_WRITES };
         if !(2..=most).contains(&wqe.packets)
             || !core.splits_writes
             || !matches!(wqe.op, SendOp::Write(_))

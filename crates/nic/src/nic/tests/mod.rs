@@ -206,6 +206,19 @@ impl Pair {
         frames.iter().for_each(|f| self.deliver(f));
     }
 
+    /// Delivers some of `frames` as one datagram.
+    fn deliver_together(&mut self, frames: &[Frame], which: &[usize]) {
+        let bytes = datagram(frames, which);
+        self.deliver_datagram(frames, &bytes);
+    }
+
+    /// Delivers a datagram of frames like these.
+    fn deliver_datagram(&mut self, frames: &[Frame], bytes: &[u8]) {
+        let meta = FrameMeta { ip_id: IpId::Guess(0), ..frames[0].meta };
+        let frame_len = frames[0].bytes.len();
+        self.ends[frames[0].to].nic.handle_frames(self.now, &meta, bytes, frame_len);
+    }
+
     /// Runs until no frames are left, without letting time pass.
     fn exchange(&mut self) {
         for _ in 0..10_000 {
@@ -292,4 +305,14 @@ fn forge(frame: &Frame, change: impl FnOnce(&mut Vec<u8>)) -> Frame {
 
 fn parse(frame: &Frame) -> PacketView<'_> {
     PacketView::parse(&frame.bytes).unwrap()
+}
+
+/// Some of `frames` as one datagram. A port numbers the frames of a datagram from 0.
+fn datagram(frames: &[Frame], which: &[usize]) -> Vec<u8> {
+    let seal = |(id, k): (usize, &usize)| {
+        let mut frame = frames[*k].clone();
+        frame.meta.ip_id = IpId::Known(id as u16);
+        forge(&frame, |_| {}).bytes
+    };
+    which.iter().enumerate().flat_map(seal).collect()
 }

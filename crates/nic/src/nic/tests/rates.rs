@@ -284,3 +284,13 @@ fn a_run_is_no_longer_than_the_pacers_burst() {
     }
     assert!(p.now.nanos_since(begin) <= 300_000 * 80 + 1_000_000, "too slow");
 }
+
+#[test]
+fn long_writes_of_a_controlled_queue_pair_stay_whole() {
+    for (packets, opcode) in [(32, Opcode::RC_WRITE_ONLY), (33, Opcode::RC_WRITE_FIRST)] {
+        let (mut p, script) = (Pair::rc(), Script::default());
+        script.control(&mut p);
+        p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, packets * 1024)]);
+        assert_eq!(p.take(0)[0].opcode(), opcode);
+    }
+}

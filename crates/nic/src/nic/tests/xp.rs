@@ -48,19 +48,6 @@ impl Pair {
         got.iter().map(|c| (c.wr_id, c.byte_len, c.end)).collect()
     }
 
-    /// Delivers some of `frames` as one datagram. A port numbers the frames of a datagram from 0.
-    fn deliver_together(&mut self, frames: &[Frame], which: &[usize]) {
-        let seal = |(id, k): (usize, &usize)| {
-            let mut frame = frames[*k].clone();
-            frame.meta.ip_id = IpId::Known(id as u16);
-            forge(&frame, |_| {}).bytes
-        };
-        let bytes: Vec<u8> = which.iter().enumerate().flat_map(seal).collect();
-        let meta = FrameMeta { ip_id: IpId::Guess(0), ..frames[0].meta };
-        let frame_len = frames[which[0]].bytes.len();
-        self.ends[frames[0].to].nic.handle_frames(self.now, &meta, &bytes, frame_len);
-    }
-
     fn pass(&mut self, ns: u64) {
         self.now = self.now.plus_nanos(ns);
         self.ends.iter_mut().for_each(|end| end.nic.handle_timeout(self.now));
