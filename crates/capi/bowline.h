@@ -23,6 +23,15 @@
 // Operations use SDR, which chooses one of the two schemes for each message.
 #define BOWLINE_AUTO 4
 
+// Data is encoded while operations end with missing bytes, on all ranks alike.
+#define BOWLINE_RECOVERY_AUTO 0
+
+// Data is always encoded.
+#define BOWLINE_RECOVERY_ALWAYS 1
+
+// Data is never encoded.
+#define BOWLINE_RECOVERY_NEVER 2
+
 // A deadline that adapts to how long such operations have taken.
 #define BOWLINE_ADAPTIVE -1.0
 
@@ -148,8 +157,9 @@ typedef struct bowline_comm_options {
   double max_loss;
   // Maximum bytes in flight to a rank (default: 1 MiB, and 4 MiB over SR, EC and AUTO).
   uint32_t window_bytes;
-  // Over XP: 1 to send data to be reduced in encoded form, so that a lost packet slightly
-  // degrades all elements of some regions (default: 0).
+  // Over XP: when to send data to be reduced in encoded form, so that a lost packet slightly
+  // degrades all elements of some regions: BOWLINE_RECOVERY_AUTO, BOWLINE_RECOVERY_ALWAYS or
+  // BOWLINE_RECOVERY_NEVER (default: BOWLINE_RECOVERY_AUTO).
   uint32_t recovery;
   // Over RC: 1 to multicast broadcasts, which takes a second ring for each rank (default: 0).
   // With fewer than three ranks, or if packets are sealed, broadcasts are not multicast.
@@ -245,6 +255,9 @@ typedef struct bowline_report {
   size_t ranges;
   // 1 if more ranges are missing than that, and 0 otherwise.
   int32_t is_cut;
+  // 1 if the data was sent in encoded form, and 0 otherwise. Then ranges refer to the encoded
+  // data.
+  int32_t is_encoded;
 } bowline_report;
 
 // A range of the output that lacks the contribution of a rank.

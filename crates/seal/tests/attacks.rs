@@ -12,7 +12,8 @@ use bowline_nic::{
 use bowline_seal::{NonceLog, Role, SealConfig, SessionSecret, Suite, seal};
 use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn, ROCE_UDP_PORT, Reth, SealedHeader, icrc_of};
 
-const MEMORY: usize = 64 << 10;
+/// More packets than a WRITE that is divided has.
+const MEMORY: usize = 160 << 10;
 /// What the victim's memory holds before anything is written.
 const UNTOUCHED: u8 = 0x5a;
 

@@ -36,7 +36,8 @@ fn run(config: &ReplicationConfig) -> StreamOutcome {
 
 #[test]
 fn a_group_sends_once_where_fan_out_sends_twice() {
-    let [group, fan_out, chain] = Way::ALL.map(|way| run(&config(way, 64 << 10, 100)));
+    // Too long to be divided, which chains are not: headers would count.
+    let [group, fan_out, chain] = Way::ALL.map(|way| run(&config(way, 256 << 10, 100)));
     assert_eq!(group.messages.len(), 100);
     assert!(group.gbps() > 90.0, "{}", group.gbps());
     let ratio = group.gbps() / fan_out.gbps();
