@@ -20,8 +20,8 @@ pub enum Deadline {
     Adaptive(Rule),
 }
 
-/// Whether data to be reduced is sent encoded, so that a lost packet slightly degrades all elements:
-/// see [`Encoding`].
+/// Whether data to be reduced is sent encoded, so that a lost packet slightly degrades all
+/// elements: see [`Encoding`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Recovery {
     /// Never.

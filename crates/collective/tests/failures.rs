@@ -255,7 +255,7 @@ fn garbage_is_an_error_and_no_more() {
     }
 }
 
-/// Two ranks, of which the first is two operations ahead: the third waits for a report of the other.
+/// Two ranks, of which the first is two operations ahead: the third waits for the other's report.
 fn one_rank_ahead() -> (World, Request, Bounds) {
     let shape = Shape { ranks: 2, chunk_bytes: 64 << 10, slots: 3, inline_bytes: 0, seed: 1 };
     let mut world = World::new(shape);

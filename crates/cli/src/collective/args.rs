@@ -93,9 +93,9 @@ pub(crate) struct CollectiveArgs {
     /// Share of bytes that may be missing in operations over XP, e.g. 1% or 0.01 [default: 0]
     #[arg(long, value_name = "SHARE", value_parser = units::parse_probability)]
     pub(super) max_loss: Option<f64>,
-    /// When to encode data that is reduced over XP, so that a lost packet adds a small error to many
-    /// elements instead of losing some: auto (while operations end with missing bytes), always or
-    /// never [default: auto]
+    /// When to encode data that is reduced over XP, so that a lost packet adds a small error to
+    /// many elements instead of losing some: auto (while operations end with missing bytes), always
+    /// or never [default: auto]
     #[arg(long, value_name = "WHEN", num_args = 0..=1, default_missing_value = "always")]
     pub(super) recovery: Option<RecoveryArg>,
     /// How long an operation may take

@@ -2,8 +2,8 @@
 //!
 //! After each operation that could be encoded, every rank reports to all others which share of its
 //! data is missing. Whether operation n is encoded depends only on the reports of all ranks about
-//! operations up to n - [`LAG`]. So all ranks decide alike, and as a rule the reports have been there
-//! for a whole operation. If one has not, the operation waits for it.
+//! operations up to n - [`LAG`]. So all ranks decide alike, and as a rule the reports have been
+//! there for a whole operation. If one has not, the operation waits for it.
 
 use std::collections::VecDeque;
 

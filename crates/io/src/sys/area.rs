@@ -99,8 +99,9 @@ impl SharedArea {
         Ok(area)
     }
 
-    /// Maps the pages that the file has at present, at most `room` bytes, if the kernel can; returns
-    /// how many bytes. One by one, whenever one is first touched, this takes eight times as long.
+    /// Maps the pages that the file has at present, at most `room` bytes, if the kernel can;
+    /// returns how many bytes. One by one, whenever one is first touched, this takes eight times as
+    /// long.
     fn map_present(&self, room: usize) -> usize {
         let Some(file) = &self.file else { return 0 };
         let seek = |from: usize, whence| {

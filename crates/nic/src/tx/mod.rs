@@ -341,9 +341,9 @@ impl TxBatch {
         u64::from(len)
     }
 
-    /// Appends WRITEs of one packet each that differ only in their PSNs and addresses, each of which
-    /// continues where the one before it ends. Otherwise as [`push_run`](Self::push_run), but not
-    /// for sealed queue pairs.
+    /// Appends WRITEs of one packet each that differ only in their PSNs and addresses, each of
+    /// which continues where the one before it ends. Otherwise as [`push_run`](Self::push_run), but
+    /// not for sealed queue pairs.
     ///
     /// # Panics
     /// If they do not fit.

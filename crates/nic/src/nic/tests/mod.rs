@@ -15,6 +15,7 @@ use crate::tx::{Burst, TxCaps};
 use crate::types::*;
 
 mod direct;
+mod divided;
 mod groups;
 mod gsi;
 mod keepalive;

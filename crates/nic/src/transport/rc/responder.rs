@@ -96,8 +96,8 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         }
     }
 
-    /// Handles packets from the middle of a message, or WRITEs of one packet each, while each is the
-    /// expected one.
+    /// Handles packets from the middle of a message, or WRITEs of one packet each, while each is
+    /// the expected one.
     pub(super) fn receive_train(
         &mut self,
         core: &QpCore,
