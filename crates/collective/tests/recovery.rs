@@ -6,6 +6,7 @@ mod router;
 use std::time::Duration;
 
 use bowline_codes::hadamard::distortion;
+use bowline_collective::timeout::Rule;
 use bowline_collective::{
     Algorithm, Bounds, DataType, Deadline, Encoding, Hosts, Missing, OpId, Operation, Recovery,
     ReduceOp, Report, Request, replay_allreduce,
@@ -176,6 +177,30 @@ fn data_is_encoded_while_some_is_missing() {
     assert!(encoded[3] && !encoded[43], "{encoded:?}");
     assert_eq!(repeat(Recovery::Never, &[0.3; 4]), [false; 4]);
     assert_eq!(repeat(Recovery::Always, &[0.0; 2]), [true; 2]);
+}
+
+#[test]
+fn a_learned_deadline_is_for_both_forms() {
+    let shape = Shape { ranks: RANKS, chunk_bytes: 8192, slots: 2, inline_bytes: 0, seed: 4 };
+    let mut world = World::new(shape);
+    world.loss = 0.3;
+    let bounds = Bounds::new(Deadline::Adaptive(Rule::Paper), 1.0).unwrap();
+    let request = request(Operation::Allreduce { count: 16_384 }, Recovery::Never);
+    let request = request.with_bounds(&bounds, &Hosts::one(RANKS)).unwrap();
+    let input = numbers(&mut ChaCha8Rng::seed_from_u64(1), 16_384);
+    let mut turn = || {
+        let submit = |rank| world.submit_with(rank, &request, input.clone(), Some(bounds));
+        let ops: Vec<OpId> = (0..RANKS).map(submit).collect();
+        world.run_for(4000);
+        // Longer than the deadline, which is some microseconds at most.
+        world.pass(1_000_000);
+        world.finish();
+        let report = &world.nodes[0].reports[&ops[0]];
+        (report.encoded.is_some(), report.deadline_ns.is_some())
+    };
+    let turns: Vec<_> = (0..10).map(|_| turn()).collect();
+    assert!(turns.iter().any(|(is_encoded, _)| *is_encoded), "{turns:?}");
+    assert!(turns[1..].iter().all(|(_, has_deadline)| *has_deadline), "{turns:?}");
 }
 
 #[test]

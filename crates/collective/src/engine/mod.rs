@@ -125,6 +125,8 @@ struct Op {
     schedule: Arc<Schedule>,
     /// Its number among the collective operations; 0 between two ranks.
     sequence: u64,
+    /// Operations of this kind take equally long, encoded or not.
+    kind: u64,
     tag: u16,
     /// Seed of the signs used for encoding.
     seed: u64,
@@ -225,6 +227,7 @@ impl Engine {
         let mut op = Op {
             schedule: Arc::clone(&schedule),
             sequence,
+            kind: schedule.fingerprint(),
             tag: 0,
             seed: 0,
             waits: Vec::new(),
@@ -344,8 +347,9 @@ impl Engine {
     fn begin(&mut self, id: OpId) {
         self.choose_form(id);
         let now = self.now;
-        let bound = self.op(id).and_then(|op| Some((op.bounds?, Arc::clone(&op.schedule))));
-        let bound = bound.map(|(bounds, schedule)| self.bound(bounds, &schedule));
+        let of = |op: &Op| Some((op.bounds?, op.kind, Arc::clone(&op.schedule)));
+        let bound = self.op(id).and_then(of);
+        let bound = bound.map(|(bounds, kind, schedule)| self.bound(bounds, kind, &schedule));
         let is_bounded = bound.is_some();
         let Some(op) = self.op_mut(id) else { return };
         let schedule = Arc::clone(&op.schedule);
@@ -394,11 +398,11 @@ impl Engine {
     }
 
     /// The bounds of an operation that starts now.
-    fn bound(&mut self, bounds: Bounds, schedule: &Schedule) -> Box<Bound> {
+    fn bound(&mut self, bounds: Bounds, kind: u64, schedule: &Schedule) -> Box<Bound> {
         let limit = match bounds.deadline {
             Deadline::Never => None,
             Deadline::After(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
-            Deadline::Adaptive(rule) => self.adaptive.start(schedule.fingerprint(), rule),
+            Deadline::Adaptive(rule) => self.adaptive.start(kind, rule),
         };
         Box::new(Bound::new(bounds, schedule, |from| self.is_near(from), self.now, limit))
     }
