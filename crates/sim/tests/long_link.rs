@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bowline_collective::timeout::Rule;
 use bowline_collective::{
-    Bounds, Deadline, Group, GroupConfig, Hosts, Memory, Operation, Piece, Request,
+    Bounds, Deadline, Group, GroupConfig, Hosts, Memory, Operation, Piece, Recovery, Request,
 };
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_nic::rate::{BbrParams, RateControl};
@@ -238,6 +238,7 @@ fn times(case: Case) -> Vec<f64> {
 /// 16 MiB at 1 Gbit/s, or a fraction of both, which takes as long.
 fn case(seed: u64, ranks: u32, fraction: usize) -> Case {
     let bytes = 16_776_960 / fraction;
+    let bounds = Bounds::new(Deadline::Adaptive(Rule::Margin), 0.01).unwrap();
     Case {
         seed,
         ranks,
@@ -245,7 +246,8 @@ fn case(seed: u64, ranks: u32, fraction: usize) -> Case {
         rate_bps: 1_000_000_000 / fraction as u64,
         loss: 0.0,
         window: bytes as u32 / 2,
-        bounds: Bounds::new(Deadline::Adaptive(Rule::Margin), 0.01).unwrap(),
+        // Encoded messages are cut differently, and so are their repairs.
+        bounds: Bounds { recovery: Recovery::Never, ..bounds },
         operations: 23,
         stall_every: 0,
     }
