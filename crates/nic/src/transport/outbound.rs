@@ -26,10 +26,8 @@ pub(crate) enum Cut {
 }
 
 /// Most packets of a WRITE sent as single WRITEs. Above, full bursts save nothing that can be
-/// measured.
+/// measured. A constant: what is sent again must be cut as it was the first time.
 const MAX_WRITES: u32 = 128;
-/// The same where a link is the limit, and not the CPU: there headers cost more than bursts save.
-const MAX_PACED_WRITES: u32 = 32;
 
 impl Cut {
     /// How RC divides a request whose packets are counted.
@@ -40,12 +38,8 @@ impl Cut {
     /// receive reports the total length.
     #[inline]
     pub(crate) fn of_reliable(core: &QpCore, wqe: &Wqe) -> Cut {
-        let is_paced = core.limits.pacer.is_controlled();
-        let most = if is_paced { MAX_PACED_WRITES } else { MAX_WRITES };
-        if !(2..=most).contains(&wqe.packets)
-            || !core.splits_writes
-            || !matches!(wqe.op, SendOp::Write(_))
-        {
+        let is_short = (2..=MAX_WRITES).contains(&wqe.packets);
+        if !is_short || !core.splits_writes || !matches!(wqe.op, SendOp::Write(_)) {
             return Cut::Message;
         }
         // Whole words, so that no packet has padding.
