@@ -51,6 +51,9 @@ impl ControlledConnection {
     }
 }
 
+/// Unless a controller knows the path: short beside the round trips of a data center.
+pub(crate) const BURST_NS: u32 = 100_000;
+
 /// Hears what happens to a QP, and decides how fast it may send.
 ///
 /// It has no timers of its own: it catches up with whatever should have happened by `now` when it
@@ -77,6 +80,12 @@ pub trait RateController: Debug + Send {
     /// limit. A turn that may send anything sends at least one packet.
     fn turn_bytes(&self) -> Option<u64> {
         None
+    }
+
+    /// The length of a burst in time. A burst is one system call, where single packets would be one
+    /// each; a queue on the path has to hold it.
+    fn burst_ns(&self) -> u32 {
+        BURST_NS
     }
 
     /// Whether data packets are marked ECN-capable. Asked once.

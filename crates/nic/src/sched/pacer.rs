@@ -1,6 +1,6 @@
 //! Spreads packets over time at the rate that a rate controller sets.
 
-use crate::rate::{ControlledConnection, ControllerFactory, RateController, Sent};
+use crate::rate::{BURST_NS, ControlledConnection, ControllerFactory, RateController, Sent};
 use crate::time::Time;
 
 /// Spreads a QP's packets over time at its controller's rate.
@@ -12,6 +12,7 @@ pub(crate) struct Pacer {
     window_bytes: u64,
     /// What may still be sent in this turn.
     turn_left: u64,
+    burst_ns: u32,
     wants_ecn: bool,
     wants_feedback: bool,
     /// Sent in this turn.
@@ -28,10 +29,7 @@ pub(crate) struct Pacer {
 
 const UNLIMITED: u64 = u64::MAX;
 
-/// Length of a burst in time, capped in bytes, with a pause after each: a burst is one system call,
-/// where single packets would be one each. A queue on the path has to hold it, and waiting for it
-/// should be short compared with a round trip.
-const BURST_NS: u64 = 100_000;
+/// Most bytes of a burst, with a pause after each: what one system call takes.
 const BURST_BYTES: u64 = 60 << 10;
 /// How much a late pacer may send at once to catch up: what it missed in this time, capped in
 /// bytes. Software timers are late by tens of microseconds, and by milliseconds on a busy machine;
@@ -54,6 +52,7 @@ impl Pacer {
         let mut pacer = Pacer {
             wants_ecn: controller.as_ref().is_some_and(|controller| controller.wants_ecn()),
             wants_feedback: controller.as_ref().is_some_and(|c| c.wants_feedback()),
+            burst_ns: BURST_NS,
             controller,
             rate_bps: UNLIMITED,
             window_bytes: u64::MAX,
@@ -137,6 +136,7 @@ impl Pacer {
         self.rate_bps = controller.pacing_rate_bps(now).unwrap_or(UNLIMITED);
         self.window_bytes = controller.window_bytes().unwrap_or(u64::MAX);
         self.turn_left = controller.turn_bytes().unwrap_or(u64::MAX);
+        self.burst_ns = controller.burst_ns();
         match self.rate_bps {
             UNLIMITED => self.next = Time::ZERO,
             0 => self.next = Time::NEVER,
@@ -192,7 +192,7 @@ impl Pacer {
         if self.due > now {
             return self.burst_until;
         }
-        now.plus_nanos(BURST_NS.min(time_of(BURST_BYTES, rate)))
+        now.plus_nanos(u64::from(self.burst_ns).min(time_of(BURST_BYTES, rate)))
     }
 
     /// There is nothing to send.
@@ -252,7 +252,7 @@ mod tests {
             }
             // 10 µs each.
             assert_eq!(packets, 10);
-            assert_eq!(pacer.next().nanos_since(now), BURST_NS);
+            assert_eq!(pacer.next().nanos_since(now), u64::from(BURST_NS));
             now = pacer.next();
         }
     }

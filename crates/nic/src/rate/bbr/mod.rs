@@ -13,7 +13,7 @@ use self::delivery::{Delivery, RateSample};
 use self::filter::{MaxRate, MinRtt, RecentRtt};
 use self::limits::{MAX_RTT_NS, bps_of, bytes_in};
 use self::train::Train;
-use super::{Acked, ControlledConnection, ControllerFactory, Lost, RateController, Sent};
+use super::{Acked, BURST_NS, ControlledConnection, ControllerFactory, Lost, RateController, Sent};
 use crate::time::Time;
 
 /// Startup ends if the rate grew less than this in three rounds, or in one round with a queue.
@@ -35,6 +35,9 @@ const LIMITED_LOSS_DEVIATIONS: f64 = 3.0;
 const LOSS_CUT: f64 = 0.7;
 /// A path that delivers less than this part of the model's rate, despite a queue, has changed.
 const CHANGED: f64 = 0.75;
+const CHANGED_ROUNDS: u64 = 2;
+/// If a probe finds more than this factor, the change was a host's that had little CPU time.
+const RECOVERY: f64 = 1.1;
 /// A queue of our own drains within this many rounds.
 const DRAIN_ROUNDS: u32 = 3;
 /// A queue that never fell below this multiple of the shortest round trip is not ours.
@@ -55,6 +58,9 @@ const COMPETING_MIN_RTT_NS: u64 = 30_000_000_000;
 const PROBE_RTT_NS: u64 = 200_000_000;
 /// Feedback rarer than this does not come from a busy transport.
 const MAX_FEEDBACK_NS: u64 = 10_000_000;
+/// Bursts in a round trip, and their greatest length: what other flows of the path wait for one.
+const BURSTS_PER_RTT: u64 = 40;
+const MAX_BURST_NS: u32 = 500_000;
 /// BTH and ICRC, which count towards the rate but not towards acknowledged bytes.
 const HEADER_BYTES: f64 = 16.0;
 
@@ -204,6 +210,9 @@ struct Bbr {
     window_bound: u64,
     /// Since when the path has delivered much less than the model says, and the most it delivered.
     slow: Option<(Time, u64)>,
+    /// After such a change the path is probed often, as long as probes find more than before.
+    is_recovering: bool,
+    probed_from_bps: u64,
 }
 
 impl Bbr {
@@ -240,6 +249,8 @@ impl Bbr {
             rate_bound: u64::MAX,
             window_bound: u64::MAX,
             slow: None,
+            is_recovering: false,
+            probed_from_bps: 0,
         }
     }
 
@@ -289,6 +300,9 @@ impl Bbr {
         self.phase_rounds = 0;
         if phase == Phase::Up {
             self.cycles += 1;
+            let bps = self.max_rate.get();
+            self.is_recovering &= bps as f64 > self.probed_from_bps as f64 * RECOVERY;
+            self.probed_from_bps = bps;
             self.rate_bound = u64::MAX;
             if !self.is_competing() {
                 let faded = (self.own_bps as f64 * OWN_FADE) as u64;
@@ -387,9 +401,11 @@ impl Bbr {
         let (since, best) = self.slow.unwrap_or((now, 0));
         let best = best.max(sample.bps);
         self.slow = Some((since, best));
-        if now.nanos_since(since) >= self.min_rtt_ns() / 2 {
+        // A host without CPU time delays what is in flight, and soon catches up.
+        if now.nanos_since(since) >= CHANGED_ROUNDS * self.min_rtt_ns() {
             self.max_rate.reset(best);
             self.slow = None;
+            (self.is_recovering, self.probed_from_bps) = (true, 0);
             self.enter(now, Phase::Down);
         }
     }
@@ -420,9 +436,17 @@ impl Bbr {
         match self.phase {
             Phase::Startup => self.end_startup_round(now, &round),
             Phase::Cruise { rounds } if self.phase_rounds >= rounds => self.enter(now, Phase::Up),
+            Phase::Cruise { .. } if self.is_recovering && !self.had_queue(&round) => {
+                self.enter(now, Phase::Up);
+            }
             Phase::Up => self.enter(now, Phase::Down),
             _ => {}
         }
+    }
+
+    /// Whether there was a queue all the time.
+    fn had_queue(&self, round: &Round) -> bool {
+        round.min_rtt_ns as f64 > self.min_rtt_ns() as f64 * QUEUED
     }
 
     fn end_startup_round(&mut self, now: Time, round: &Round) {
@@ -437,8 +461,7 @@ impl Bbr {
             return;
         }
         self.full_rounds += 1;
-        let queues = round.min_rtt_ns as f64 > self.min_rtt_ns() as f64 * QUEUED;
-        if queues || self.full_rounds >= STARTUP_ROUNDS {
+        if self.had_queue(round) || self.full_rounds >= STARTUP_ROUNDS {
             self.enter(now, Phase::Drain);
         }
     }
@@ -502,6 +525,11 @@ impl RateController for Bbr {
 
     fn window_bytes(&self) -> Option<u64> {
         (!self.is_short()).then(|| self.window())
+    }
+
+    fn burst_ns(&self) -> u32 {
+        let part = self.min_rtt.get().unwrap_or(0) / BURSTS_PER_RTT;
+        u32::try_from(part).unwrap_or(u32::MAX).clamp(BURST_NS, MAX_BURST_NS)
     }
 
     fn wants_feedback(&self) -> bool {

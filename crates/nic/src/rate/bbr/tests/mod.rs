@@ -121,6 +121,23 @@ fn losses_end_soon_after_the_link_has_become_slower() {
     assert!(path.bps(0) > 0.9 * 0.3 * MBPS_200 as f64, "{}", path.bps(0));
 }
 
+/// A host that lacks CPU time for a while is a path that delivers less.
+#[test]
+fn a_path_that_was_slow_for_a_moment_is_soon_filled_again() {
+    for slow_ms in [30, 100, 150] {
+        let mut path = Path::new(link(MBPS_200, 0.0));
+        path.add(Time::ZERO, bbr(Time::ZERO));
+        path.step_at(secs(8), LinkConfig { rate_bps: Some(MBPS_200 / 2), ..config(MBPS_200) });
+        path.run_until(Time::from_millis(8_000 + slow_ms));
+        path.step_at(Time::from_millis(8_000 + slow_ms), config(MBPS_200));
+        path.run_until(Time::from_millis(8_050 + slow_ms));
+        path.begin();
+        path.run_until(Time::from_millis(8_550 + slow_ms));
+        let share = path.bps(0) / MBPS_200 as f64;
+        assert!(share > 0.75, "{slow_ms} ms: {share} of half a second");
+    }
+}
+
 #[test]
 fn nothing_that_it_is_told_makes_it_stop_or_panic() {
     let connection = ControlledConnection::new(crate::QpType::Uc.descriptor(), crate::Mtu::B1024);
