@@ -125,12 +125,24 @@ impl Engine {
         }
     }
 
-    /// Advances the engine's clock. A thread that read the clock before it got the lock cannot move
-    /// it back.
+    /// Advances the engine's clock. If another thread has advanced it further meanwhile, the caller
+    /// has read the clock before it got the lock, perhaps long ago: the clock is read again.
     #[inline]
     pub(super) fn advance(&mut self, now: Time) -> Time {
+        let now = if now < self.now { self.clock() } else { now };
         self.now = self.now.max(now);
         self.now
+    }
+
+    /// The engine's time: that of the last turn, or of what arrived in it.
+    #[inline]
+    pub(super) fn time(&self) -> Time {
+        self.now
+    }
+
+    #[cold]
+    fn clock(&self) -> Time {
+        Time::from_nanos(nanos(self.epoch.elapsed()))
     }
 
     /// Receives, fires timers and transmits, once and within bounds.

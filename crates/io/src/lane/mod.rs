@@ -423,7 +423,7 @@ impl Shared {
     ) -> R {
         let now = engine.advance(now);
         let progress = engine.polled_round(now);
-        let now = engine.advance(now);
+        let now = engine.time();
         let result = f(&mut engine.nic, now);
         let yields = engine.wants_yield(progress, now);
         self.leave(&engine);
