@@ -209,7 +209,8 @@ impl Lane {
             Some(engine) => Ok(shared.polled(engine, presence, now, f)),
             None => {
                 let mut engine = shared.lock_contended()?;
-                let now = engine.advance(now);
+                // It may have waited for long.
+                let now = engine.advance(shared.now());
                 let result = f(&mut engine.nic, now);
                 shared.leave(&engine);
                 Ok(result)

@@ -35,8 +35,9 @@ const LIMITED_LOSS_DEVIATIONS: f64 = 3.0;
 const LOSS_CUT: f64 = 0.7;
 /// A path that delivers less than this part of the model's rate, despite a queue, has changed.
 const CHANGED: f64 = 0.75;
+/// It must do so for this many of the shortest round trips.
 const CHANGED_ROUNDS: u64 = 2;
-/// If a probe finds more than this factor, the change was a host's that had little CPU time.
+/// A probe that finds this much more shows that a host lacked CPU time, and the path is as it was.
 const RECOVERY: f64 = 1.1;
 /// A queue of our own drains within this many rounds.
 const DRAIN_ROUNDS: u32 = 3;
