@@ -82,8 +82,8 @@ pub trait RateController: Debug + Send {
         None
     }
 
-    /// The length of a burst in time; it has at most 60 KiB. A burst is one system call, where single
-    /// packets would be one each; a queue on the path has to hold it.
+    /// The length of a burst in time; it has at most 60 KiB. A burst is one system call, where
+    /// single packets would be one each; a queue on the path has to hold it.
     fn burst_ns(&self) -> u32 {
         BURST_NS
     }
