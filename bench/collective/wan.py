@@ -8,7 +8,7 @@ from pathlib import Path
 import bench
 import torch_python
 from bench import BOWLINE
-from emulator import Emulator, Failed
+from emulator import Busy, Emulator, Failed
 
 HERE = Path(__file__).resolve().parent
 # Half of them are at each end.
@@ -87,7 +87,7 @@ def rows_of(options, emulator, missing):
                 try:
                     count = operations(options, name, loss)
                     mean, p99, lost, right = measure(emulator, ranks, control, arguments, loss, count)
-                except (Failed, subprocess.TimeoutExpired, KeyError) as error:
+                except (Busy, Failed, subprocess.TimeoutExpired, KeyError) as error:
                     failures.append(f"{name}, {ranks} ranks, loss {loss}: {error}")
                     continue
                 if not right:
