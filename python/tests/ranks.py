@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 import traceback
@@ -14,6 +15,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 def _rank(rank: int, environment: dict, pipe, body: Callable, args: tuple) -> None:
     os.environ.update(environment, RANK=str(rank))
+    # A shell starts programs in the background with SIGINT ignored, and they inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         pipe.send((True, body(*args)))
     except BaseException:

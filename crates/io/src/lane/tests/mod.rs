@@ -295,6 +295,50 @@ fn whoever_is_long_at_work_is_there() {
 }
 
 #[test]
+fn a_call_that_has_waited_is_not_told_the_time_from_before() {
+    let hub = MemoryHub::new();
+    let port = hub.port(IpAddr::from([10, 0, 0, 1]), 4791, 1024).expect("nobody is there");
+    let End { lane, .. } = End::new(Box::new(port), 4791, "t-waited");
+    type Call = fn(&Lane) -> Result<Time, LaneError>;
+    let calls: [Call; 3] = [
+        |lane| lane.poll(|_, now| now),
+        |lane| lane.with(|_, now| now),
+        |lane| lane.collect(|_, now| now),
+    ];
+    for (number, call) in calls.into_iter().enumerate() {
+        let is_held = std::sync::Barrier::new(2);
+        let hold = |_: &mut Nic, _| {
+            is_held.wait();
+            std::thread::sleep(Duration::from_millis(30));
+            lane.shared.now()
+        };
+        std::thread::scope(|scope| {
+            let holder = scope.spawn(|| lane.with(hold));
+            is_held.wait();
+            let told = call(&lane).expect("the lane lives");
+            let until = holder.join().expect("it only sleeps").expect("the lane lives");
+            assert!(told >= until, "call {number}: {told:?}, but waited until {until:?}");
+        });
+    }
+}
+
+#[test]
+fn a_turn_does_not_begin_before_the_last_one_ended() {
+    let hub = MemoryHub::new();
+    let port = hub.port(IpAddr::from([10, 0, 0, 1]), 4791, 1024).expect("nobody is there");
+    let End { lane, .. } = End::new(Box::new(port), 4791, "t-stale");
+    let pause = || std::thread::sleep(Duration::from_millis(5));
+    let before_lock = lane.shared.now();
+    let mut engine = lane.shared.lock_contended().expect("the lane lives");
+    pause();
+    let other_turn = lane.shared.now();
+    assert_eq!(engine.advance(other_turn), other_turn);
+    pause();
+    let begins = engine.advance(before_lock);
+    assert!(begins >= other_turn.plus_nanos(5_000_000), "{begins:?} after {other_turn:?}");
+}
+
+#[test]
 fn several_threads_share_a_lane() {
     let [a, b] = udp_pair(["t-many-a", "t-many-b"]);
     let done = std::sync::atomic::AtomicUsize::new(0);
